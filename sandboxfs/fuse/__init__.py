@@ -1,0 +1,1 @@
+"""How does the kernel ask? The only package that knows pyfuse3."""

@@ -1,0 +1,178 @@
+"""One handler per FUSE operation: convert, delegate, reply. No decision is made here."""
+
+import errno
+from collections.abc import Sequence
+
+import pyfuse3
+from pyfuse3 import FileHandleT, FileNameT, InodeT, ModeT, RequestContext, XAttrNameT
+
+from sandboxfs.fuse import convert
+from sandboxfs.fuse.convert import attributes, caller, reply
+from sandboxfs.overlay.filesystem import Filesystem, Opened
+
+SETXATTR_ANYHOW = 0
+
+
+class Operations(pyfuse3.Operations):
+    """Serves a `Filesystem` to the kernel."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+    enable_acl = False
+
+    def __init__(self, filesystem: Filesystem) -> None:
+        super().__init__()
+        self._fs = filesystem
+
+    @reply
+    def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
+        entry = self._fs.lookup(parent_inode, name)
+        if entry is None:
+            return convert.absent(lasting=self._fs.absence_lasts(parent_inode))
+        return attributes(entry)
+
+    @reply
+    def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        for inode, count in inode_list:
+            self._fs.forget(inode, count)
+
+    @reply
+    def getattr(self, inode: InodeT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
+        return attributes(self._fs.getattr(inode))
+
+    @reply
+    def setattr(
+        self,
+        inode: InodeT,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: FileHandleT | None,
+        ctx: RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        return attributes(self._fs.setattr(inode, convert.change(attr, fields), fh, caller(ctx)))
+
+    @reply
+    def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
+        return FileNameT(self._fs.readlink(inode))
+
+    @reply
+    def mknod(
+        self, parent_inode: InodeT, name: FileNameT, mode: ModeT, rdev: int, ctx: RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        return attributes(self._fs.mknod(parent_inode, name, mode, rdev, caller(ctx)))
+
+    @reply
+    def mkdir(
+        self, parent_inode: InodeT, name: FileNameT, mode: ModeT, ctx: RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        return attributes(self._fs.mkdir(parent_inode, name, mode, caller(ctx)))
+
+    @reply
+    def symlink(
+        self, parent_inode: InodeT, name: FileNameT, target: FileNameT, ctx: RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        return attributes(self._fs.symlink(parent_inode, name, target, caller(ctx)))
+
+    @reply
+    def link(
+        self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        return attributes(self._fs.link(inode, new_parent_inode, new_name))
+
+    @reply
+    def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        self._fs.unlink(parent_inode, name)
+
+    @reply
+    def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
+        self._fs.rmdir(parent_inode, name)
+
+    @reply
+    def rename(
+        self,
+        parent_inode_old: InodeT,
+        name_old: FileNameT,
+        parent_inode_new: InodeT,
+        name_new: FileNameT,
+        flags: int,
+        ctx: RequestContext,
+    ) -> None:
+        self._fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+
+    @reply
+    def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> pyfuse3.FileInfo:
+        return _file_info(self._fs.open(inode, flags, caller(ctx)))
+
+    @reply
+    def create(
+        self, parent_inode: InodeT, name: FileNameT, mode: ModeT, flags: int, ctx: RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        opened, entry = self._fs.create(parent_inode, name, mode, flags, caller(ctx))
+        return _file_info(opened), attributes(entry)
+
+    @reply
+    def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        return self._fs.read(fh, off, size)
+
+    @reply
+    def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
+        return self._fs.write(fh, off, buf)
+
+    @reply
+    def flush(self, fh: FileHandleT) -> None:
+        # Nothing is buffered, so there is nothing to say at close: the kernel stops asking.
+        raise pyfuse3.FUSEError(errno.ENOSYS)
+
+    @reply
+    def release(self, fh: FileHandleT) -> None:
+        self._fs.release(fh)
+
+    @reply
+    def fsync(self, fh: FileHandleT, datasync: bool) -> None:
+        self._fs.fsync(fh, datasync)
+
+    @reply
+    def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        return FileHandleT(self._fs.opendir(inode))
+
+    @reply
+    def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        for name, entry, next_id in self._fs.readdir(fh, start_id):
+            if not pyfuse3.readdir_reply(token, FileNameT(name), attributes(entry), next_id):
+                self._fs.forget(entry.ino, 0)
+                break
+            if name not in (b".", b".."):
+                self._fs.remember(entry.ino)
+
+    @reply
+    def releasedir(self, fh: FileHandleT) -> None:
+        self._fs.releasedir(fh)
+
+    @reply
+    def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
+        self._fs.fsyncdir(fh, datasync)
+
+    @reply
+    def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
+        return convert.statistics(self._fs.statfs())
+
+    @reply
+    def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
+        return self._fs.getxattr(inode, name)
+
+    @reply
+    def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
+        # pyfuse3 has dealt with XATTR_CREATE and XATTR_REPLACE by asking getxattr first.
+        self._fs.setxattr(inode, name, value, SETXATTR_ANYHOW)
+
+    @reply
+    def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
+        return [XAttrNameT(name) for name in self._fs.listxattr(inode)]
+
+    @reply
+    def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
+        self._fs.removexattr(inode, name)
+
+
+def _file_info(opened: Opened) -> pyfuse3.FileInfo:
+    return pyfuse3.FileInfo(fh=FileHandleT(opened.handle), keep_cache=opened.keep_cache)

@@ -1,0 +1,1 @@
+"""Where do the bytes live? Host directories, reached only through directory descriptors."""

@@ -1,0 +1,211 @@
+"""One open host directory, and everything sandboxfs does to the names in it.
+
+This is the door to the host: nothing outside `layers/` touches user data with `os` calls of its own.
+Every method works relative to the directory's descriptor on a single name, and none follows a symlink,
+so no call can leave the directory it was given. Descriptors are opened with O_PATH: searching needs no
+read permission, and holding one keeps no file open.
+"""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from sandboxfs.layers import syscalls
+
+T = TypeVar("T")
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Longer paths are opened in steps: the kernel takes no more than 4096 bytes at once.
+_LONGEST_STEP = 4000
+
+
+class HostDir:
+    """A directory of the host, held by descriptor."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def at(cls, path: str | bytes | os.PathLike[str]) -> "HostDir":
+        """Open the directory at *path*; only here may symlinks on the way be followed."""
+        return cls(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def __enter__(self) -> "HostDir":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Finding
+
+    def child(self, name: bytes) -> "HostDir":
+        return HostDir(os.open(name, _DIRECTORY, dir_fd=self.fd))
+
+    def descend(self, path: bytes) -> "HostDir":
+        """Open the directory at the relative *path*, never crossing a symlink on the way."""
+        if not path:
+            return self.child(b".")
+        if len(path) <= _LONGEST_STEP:
+            return HostDir(syscalls.open_beneath(self.fd, path, _DIRECTORY))
+        cut = path.rindex(b"/", 0, _LONGEST_STEP)
+        with self.descend(path[:cut]) as step:
+            return step.descend(path[cut + 1 :])
+
+    def stat(self, name: bytes) -> os.stat_result | None:
+        """What *name* is, or None when there is no such name."""
+        try:
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def own_stat(self) -> os.stat_result:
+        return os.fstat(self.fd)
+
+    def filesystem_id(self, name: bytes) -> int:
+        """The id of the filesystem that *name* is on; 0 where it has none."""
+        return os.statvfs(self.path_of(name)).f_fsid
+
+    def entries(self) -> Iterator["os.DirEntry[str]"]:
+        """The directory's entries, in the host's order."""
+        fd = self.open_for_listing()
+        try:
+            with os.scandir(fd) as entries:
+                yield from entries
+        finally:
+            os.close(fd)
+
+    def names(self) -> list[bytes]:
+        return [os.fsencode(entry.name) for entry in self.entries()]
+
+    def open_for_listing(self) -> int:
+        return self.open_quietly(b".", os.O_RDONLY | os.O_DIRECTORY)
+
+    # Files
+
+    def open(self, name: bytes, flags: int, mode: int = 0) -> int:
+        """Open a file; a FIFO that took its place is refused or opened without waiting for its other end."""
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=self.fd)
+
+    def open_quietly(self, name: bytes, flags: int) -> int:
+        """Open without moving the access time, where the owner rule allows that."""
+        try:
+            return self.open(name, flags | os.O_NOATIME)
+        except PermissionError:
+            return self.open(name, flags)
+
+    def readlink(self, name: bytes) -> bytes:
+        return os.readlink(name, dir_fd=self.fd)
+
+    # Changing names
+
+    def mkdir(self, name: bytes, mode: int) -> None:
+        os.mkdir(name, mode, dir_fd=self.fd)
+
+    def mknod(self, name: bytes, mode: int, device: int) -> None:
+        os.mknod(name, mode, device, dir_fd=self.fd)
+
+    def symlink(self, name: bytes, target: bytes) -> None:
+        os.symlink(target, name, dir_fd=self.fd)
+
+    def link(self, name: bytes, other: "HostDir", other_name: bytes) -> None:
+        """Give *name* here the second name *other_name* in *other*."""
+        os.link(name, other_name, src_dir_fd=self.fd, dst_dir_fd=other.fd, follow_symlinks=False)
+
+    def unlink(self, name: bytes) -> None:
+        os.unlink(name, dir_fd=self.fd)
+
+    def rmdir(self, name: bytes) -> None:
+        os.rmdir(name, dir_fd=self.fd)
+
+    def rename(self, name: bytes, other: "HostDir", other_name: bytes, flags: int = 0) -> None:
+        if flags:
+            syscalls.rename(self.fd, name, other.fd, other_name, flags)
+        else:
+            os.rename(name, other_name, src_dir_fd=self.fd, dst_dir_fd=other.fd)
+
+    def remove_tree(self, name: bytes) -> None:
+        """Remove *name* and all below it, whatever its permissions; absent is fine."""
+        try:
+            self.unlink(name)
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):
+            status = self.stat(name)
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                raise
+        else:
+            return
+        with self.child(name) as directory:
+            if status.st_mode & 0o700 != 0o700:
+                os.chmod(directory.own_path(), 0o700)
+            for inner in directory.names():
+                directory.remove_tree(inner)
+        self.rmdir(name)
+
+    # Changing attributes. The target is never a symlink unless the method says so.
+
+    def chmod(self, name: bytes, mode: int) -> None:
+        os.chmod(name, mode, dir_fd=self.fd)
+
+    def chown(self, name: bytes, uid: int, gid: int) -> None:
+        """Change owners, of a symlink itself too; -1 leaves one as it is."""
+        os.chown(name, uid, gid, dir_fd=self.fd, follow_symlinks=False)
+
+    def set_times(self, name: bytes, atime_ns: int, mtime_ns: int) -> None:
+        """Set the times, of a symlink itself too."""
+        os.utime(name, ns=(atime_ns, mtime_ns), dir_fd=self.fd, follow_symlinks=False)
+
+    # Extended attributes, of a symlink itself too
+
+    def path_of(self, name: bytes) -> bytes:
+        """A path for the calls that take no directory descriptor; they do not follow its last component."""
+        return b"/proc/self/fd/%d/%s" % (self.fd, name)
+
+    def own_path(self) -> bytes:
+        return b"/proc/self/fd/%d" % self.fd
+
+    def getxattr(self, name: bytes, attribute: bytes) -> bytes:
+        return os.getxattr(self.path_of(name), attribute, follow_symlinks=False)
+
+    def listxattr(self, name: bytes) -> list[bytes]:
+        return [os.fsencode(a) for a in os.listxattr(self.path_of(name), follow_symlinks=False)]
+
+    def setxattr(self, name: bytes, attribute: bytes, value: bytes, flags: int = 0) -> None:
+        os.setxattr(self.path_of(name), attribute, value, flags, follow_symlinks=False)
+
+    def removexattr(self, name: bytes, attribute: bytes) -> None:
+        os.removexattr(self.path_of(name), attribute, follow_symlinks=False)
+
+    # sandboxfs' own changes
+
+    def quietly(self, action: Callable[[], T]) -> T:
+        """Run *action*, a change of this directory that no program asked for, leaving no trace in its times.
+
+        A directory that its owner may not write (mode 0555) is made writable for the moment.
+        """
+        before = os.fstat(self.fd)
+        try:
+            result = action()
+        except PermissionError:
+            result = unlocked(self.own_path(), before.st_mode, action)
+        os.utime(self.own_path(), ns=(before.st_atime_ns, before.st_mtime_ns))
+        return result
+
+
+def unlocked(path: bytes, mode: int, action: Callable[[], T]) -> T:
+    """Run *action* while *path* (not a symlink, of *mode*) is writable by its owner."""
+    mode = stat.S_IMODE(mode)
+    if mode & 0o700 == 0o700:
+        # The permissions are not what stood in the way.
+        return action()
+    os.chmod(path, mode | 0o700)
+    try:
+        return action()
+    finally:
+        os.chmod(path, mode)

@@ -1,0 +1,1 @@
+"""What does the sandbox see? The merged tree, copy-up, inodes and handles."""

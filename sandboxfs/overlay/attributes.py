@@ -1,0 +1,131 @@
+"""What are an inode's attributes, and how are they changed?
+
+A change of a lower entry copies it up first. An open file is asked through its descriptor, so that one
+without a name still answers.
+"""
+
+import errno
+import os
+import stat
+
+from sandboxfs.layers import marks
+from sandboxfs.layers.hostobject import Held, HostObject, Named
+from sandboxfs.overlay.copy_up import CopyUp
+from sandboxfs.overlay.filesystem import AttributeChange, Entry
+from sandboxfs.overlay.merge import Merge
+from sandboxfs.overlay.node import Directory, Node
+from sandboxfs.overlay.stack import host_error, stale
+
+
+class Attributes:
+    """Reads and changes attributes and extended attributes."""
+
+    def __init__(self, merge: Merge, copy_up: CopyUp) -> None:
+        self._merge = merge
+        self._index = merge.stack.index
+        self._copy_up = copy_up
+
+    # Reading
+
+    def status(self, node: Node) -> os.stat_result:
+        """The host's status of a node; ESTALE when another object has taken its place."""
+        if isinstance(node, Directory):
+            return self._directory_status(node)
+        if node.opened is not None:
+            return os.fstat(node.opened.fd)
+        if node.gone is not None:
+            return node.gone
+        directory, name = self._copy_up.location(node)
+        status = directory.stat(name)
+        if status is None or status.st_ino != node.host_ino or status.st_dev != node.host_dev:
+            raise stale()
+        return status
+
+    def _directory_status(self, directory: Directory) -> os.stat_result:
+        if directory.gone is not None:
+            return directory.gone
+        if directory.sealed is not None:
+            return directory.sealed
+        if directory.upper:
+            return self._merge.fds.upper(directory).own_stat()
+        return self._merge.fds.lower(directory.lowers[0]).own_stat()
+
+    def entry(self, node: Node, status: os.stat_result | None = None) -> Entry:
+        if status is None:
+            status = self.status(node)
+        nlink = status.st_nlink
+        if node.gone is not None:
+            nlink = 0
+        elif node.kind == stat.S_IFDIR:
+            if node.upper and isinstance(node, Directory) and node.lowers:
+                # As kernel overlayfs does: counting the subdirectories of a merged directory is not worth it.
+                nlink = 1
+        elif nlink > 1 or node.indexed:
+            nlink = self._links(node, nlink)
+        return Entry(node.ino, status, nlink, node.upper)
+
+    def _links(self, node: Node, host: int) -> int:
+        if node.indexed:
+            directory, name = self._copy_up.location(node)
+            return marks.read_record(directory, name).nlink
+        return host if node.upper else host - self._index.names_lost(node.ino)
+
+    def readlink(self, node: Node) -> bytes:
+        directory, name = self._copy_up.location(node)
+        return directory.readlink(name)
+
+    # Changing
+
+    def change(self, node: Node, change: AttributeChange) -> None:
+        """Apply everything but the size, which is the business of open files."""
+        target = self._upper_object(node)
+        if change.uid is not None or change.gid is not None:
+            target.chown(-1 if change.uid is None else change.uid, -1 if change.gid is None else change.gid)
+        if change.mode is not None and node.kind != stat.S_IFLNK:
+            target.chmod(stat.S_IMODE(change.mode))
+        if change.atime_ns is not None or change.mtime_ns is not None:
+            now = self.status(node)
+            target.set_times(
+                now.st_atime_ns if change.atime_ns is None else change.atime_ns,
+                now.st_mtime_ns if change.mtime_ns is None else change.mtime_ns,
+            )
+
+    # Extended attributes
+
+    def getxattr(self, node: Node, attribute: bytes) -> bytes:
+        if marks.is_private(attribute):
+            raise host_error(errno.ENODATA)
+        return self._object(node).getxattr(attribute)
+
+    def listxattr(self, node: Node) -> list[bytes]:
+        return [a for a in self._object(node).listxattr() if not marks.is_private(a)]
+
+    def setxattr(self, node: Node, attribute: bytes, value: bytes, flags: int) -> None:
+        if marks.is_private(attribute):
+            raise host_error(errno.EPERM)
+        self._upper_object(node).setxattr(attribute, value, flags)
+
+    def removexattr(self, node: Node, attribute: bytes) -> None:
+        # Asked first: removing what is not there must not copy up.
+        self.getxattr(node, attribute)
+        self._upper_object(node).removexattr(attribute)
+
+    def _upper_object(self, node: Node) -> HostObject:
+        """The node's host object, copied up if need be."""
+        if isinstance(node, Directory):
+            if node.gone is None:
+                self._copy_up.directory(node)
+        elif node.gone is None:
+            self._copy_up.content(node)
+        return self._object(node)
+
+    def _object(self, node: Node) -> HostObject:
+        if node.opened is not None:
+            return Held(node.opened.fd)
+        if not isinstance(node, Directory):
+            return Named(*self._copy_up.location(node))
+        if node.gone is not None or node.sealed is not None:
+            raise host_error(errno.ENOENT)
+        if node.upper:
+            return Named(self._merge.fds.upper(node), b".")
+        return Named(self._merge.fds.lower(node.lowers[0]), b".")

@@ -1,0 +1,212 @@
+"""Copy-up: giving the upper its own copy of what the sandbox is about to change.
+
+The copy is staged and appears in the upper whole or not at all, with the lower's mode, owner, times and
+extended attributes and the inode number it had. Neither the copy nor the directories made on the way leave
+a trace in the times of the directories around them: no program asked for them.
+"""
+
+import errno
+import os
+import stat
+
+from sandboxfs.layers import copying, marks
+from sandboxfs.layers.hostdir import HostDir, unlocked
+from sandboxfs.overlay.merge import Merge
+from sandboxfs.overlay.node import Directory, Node
+from sandboxfs.overlay.stack import host_error, stale
+
+# How often a file is copied again that the host changes during the copy.
+_ATTEMPTS = 5
+
+
+def fingerprint(status: os.stat_result) -> tuple[int, int, int]:
+    """What changes when a file's content does."""
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+class CopyUp:
+    """Moves nodes into the upper layer."""
+
+    def __init__(self, merge: Merge) -> None:
+        self._merge = merge
+        self._stack = merge.stack
+        self._fds = merge.fds
+
+    # Where things are
+
+    def location(self, node: Node) -> tuple[HostDir, bytes]:
+        """The host directory and name by which a node that has a name is reached."""
+        if node.indexed:
+            return self._stack.index.directory, self._stack.index.link_name(node.ino)
+        if node.parent is None or node.gone is not None:
+            raise stale()
+        if node.upper:
+            return self._fds.upper(node.parent), node.name
+        for part in node.parent.lowers:
+            if part.layer == node.layer:
+                return self._fds.lower(part), node.name
+        raise stale()
+
+    # Directories
+
+    def dress_root(self) -> None:
+        """Give a new upper the attributes of the directory it stands for; later they are its own."""
+        upper = self._stack.upper
+        if marks.read_directory(upper, b".").ino:
+            return
+        source = self._stack.layers[0].directory
+        status = source.own_stat()
+        self._dress(upper, b".", source, b".", status, marks.Record(self._merge.numbers.of_lower(status), 0))
+
+    def directory(self, directory: Directory) -> HostDir:
+        """The upper part of a directory, made if need be."""
+        if directory.upper:
+            return self._fds.upper(directory)
+        if directory.sealed is not None:
+            raise host_error(errno.EBUSY)
+        if directory.parent is None or directory.gone is not None:
+            raise host_error(errno.ENOENT)
+        parent = self.directory(directory.parent)
+        source = self._fds.lower(directory.lowers[0])
+        status = source.own_stat()
+        work = self._stack.staging.directory
+        with self._stack.staging.name() as staged:
+            work.mkdir(staged, 0o700)
+            self._dress(work, staged, source, b".", status, marks.Record(directory.ino, 0))
+            made = work.stat(staged)
+            parent.quietly(lambda: work.rename(staged, parent, directory.name))
+        if made is not None:
+            directory.host_dev, directory.host_ino = made.st_dev, made.st_ino
+        directory.upper = True
+        return self._fds.upper(directory)
+
+    # Everything else
+
+    def content(self, node: Node, length: int | None = None) -> None:
+        """Bring a node's content up, no more than *length* bytes of it."""
+        if node.upper:
+            return
+        if node.parent is None or node.gone is not None:
+            # Only a descriptor is left of it; what is written now nobody will find again by name.
+            raise stale()
+        parent = self.directory(node.parent)
+        source, name = self.location(node)
+        status = source.stat(name)
+        if status is None or (status.st_dev, status.st_ino) != (node.host_dev, node.host_ino):
+            raise stale()
+        indexed = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+        with self._stack.staging.name() as staged:
+            work = self._stack.staging.directory
+            copied = self._copy(source, name, status, staged, length)
+            nlink = status.st_nlink - self._stack.index.names_lost(node.ino) if indexed else 0
+            self._dress(work, staged, source, name, copied, marks.Record(node.ino, nlink))
+            made = work.stat(staged)
+            if made is None:
+                raise stale()
+            if not stat.S_ISREG(status.st_mode):
+                self._stack.index.set_number(made.st_ino, node.ino)
+            if indexed:
+                self._stack.index.add_link(node.ino, work, staged)
+            parent.quietly(lambda: work.rename(staged, parent, node.name))
+        node.stamp = fingerprint(made) if node.stamp == fingerprint(copied) else None
+        node.upper, node.indexed = True, indexed
+        node.host_dev, node.host_ino = made.st_dev, made.st_ino
+        self._retarget(node)
+
+    def name(self, parent: Directory, name: bytes, node: Node) -> None:
+        """Make sure that the upper has *node* under this very name, to be moved or linked from there."""
+        self.content(node)
+        upper = self.directory(parent)
+        if node.indexed and upper.stat(name) is None:
+            directory, link = self.location(node)
+            upper.quietly(lambda: directory.link(link, upper, name))
+
+    def _copy(
+        self, source: HostDir, name: bytes, status: os.stat_result, staged: bytes, length: int | None
+    ) -> os.stat_result:
+        """Make the bare copy under the staged name; the status of what was copied."""
+        work = self._stack.staging.directory
+        mode = status.st_mode
+        if stat.S_ISREG(mode):
+            return self._copy_file(source, name, staged, length)
+        if stat.S_ISLNK(mode):
+            work.symlink(staged, source.readlink(name))
+        elif stat.S_ISCHR(mode) and status.st_rdev == 0:
+            # It would read as a whiteout.
+            raise host_error(errno.EPERM)
+        else:
+            work.mknod(staged, stat.S_IFMT(mode) | 0o600, status.st_rdev)
+        return status
+
+    def _copy_file(self, source: HostDir, name: bytes, staged: bytes, length: int | None) -> os.stat_result:
+        work = self._stack.staging.directory
+        if length == 0:
+            os.close(work.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            status = source.stat(name)
+            if status is None:
+                raise stale()
+            return status
+        source_fd = source.open_quietly(name, os.O_RDONLY)
+        try:
+            target_fd = work.open(staged, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            try:
+                return _copy_whole(source_fd, target_fd, length)
+            finally:
+                os.close(target_fd)
+        finally:
+            os.close(source_fd)
+
+    def _dress(
+        self,
+        work: HostDir,
+        staged: bytes,
+        source: HostDir,
+        name: bytes,
+        status: os.stat_result,
+        record: marks.Record,
+    ) -> None:
+        """Give a staged copy the attributes of its source."""
+        mode = status.st_mode
+        copying.copy_xattrs(source, name, work, staged)
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            marks.write_record(work, staged, record)
+        copying.copy_owner(work, staged, status)
+        if not stat.S_ISLNK(mode):
+            # After the owner, whose change clears the set-id bits.
+            work.chmod(staged, stat.S_IMODE(mode))
+        work.set_times(staged, status.st_atime_ns, status.st_mtime_ns)
+
+    def _retarget(self, node: Node) -> None:
+        """Point descriptors opened on the lower file at its copy."""
+        opened = node.opened
+        if opened is None:
+            return
+        directory, name = self.location(node)
+        fd = open_readable(directory, name)
+        opened.close()
+        opened.read_fd = fd
+
+
+def open_readable(directory: HostDir, name: bytes) -> int:
+    """Open an upper file for reading, whatever its mode: the right to read it was granted before."""
+    try:
+        return directory.open(name, os.O_RDONLY)
+    except PermissionError:
+        status = directory.stat(name)
+        if status is None:
+            raise
+        return unlocked(directory.path_of(name), status.st_mode, lambda: directory.open(name, os.O_RDONLY))
+
+
+def _copy_whole(source_fd: int, target_fd: int, length: int | None) -> os.stat_result:
+    """Copy until the source stood still during a copy; its status then."""
+    before = os.fstat(source_fd)
+    for _ in range(_ATTEMPTS):
+        size = before.st_size if length is None else min(length, before.st_size)
+        os.ftruncate(target_fd, 0)
+        copying.copy_data(source_fd, target_fd, size)
+        after = os.fstat(source_fd)
+        if fingerprint(before) == fingerprint(after):
+            break
+        before = after
+    return before

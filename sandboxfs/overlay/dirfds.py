@@ -1,0 +1,90 @@
+"""Which directories are held open? A bounded number, the most recently used.
+
+A directory's descriptors are opened when first needed and closed when many others have been used since or
+the kernel forgets the directory; a tree of any size is walked with the same few descriptors.
+"""
+
+import errno
+import os
+from collections import OrderedDict
+
+from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.overlay.node import Directory, LowerPart
+
+LIMIT = 512
+# What opening a path says when the host has removed or replaced a directory on the way.
+_REPLACED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV}
+
+
+class DirectoryFds:
+    """Host directories of the view's directories, opened on demand."""
+
+    def __init__(self, upper: HostDir, lowers: list[HostDir], limit: int = LIMIT) -> None:
+        self._upper = upper
+        self._lowers = lowers
+        self._limit = limit
+        self._recent: OrderedDict[Directory | LowerPart, None] = OrderedDict()
+
+    def upper(self, directory: Directory) -> HostDir:
+        """The upper part, which must exist. Good until many other directories have been used."""
+        held = directory.held
+        if held is not None:
+            self._recent.move_to_end(directory)
+            return held
+        return self._hold(directory, self._open_upper(directory))
+
+    def lower(self, part: LowerPart) -> HostDir:
+        """A lower part; ESTALE when the host has put another directory in its place."""
+        held = part.held
+        if held is not None:
+            self._recent.move_to_end(part)
+            return held
+        try:
+            opened = self._lowers[part.layer].descend(part.path)
+        except OSError as error:
+            if error.errno in _REPLACED:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
+            raise
+        status = opened.own_stat()
+        if (status.st_dev, status.st_ino) != (part.dev, part.ino):
+            opened.close()
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return self._hold(part, opened)
+
+    def drop(self, directory: Directory) -> None:
+        """Close what is held of a directory that is no longer needed."""
+        self._drop(directory)
+        for part in directory.lowers:
+            self._drop(part)
+
+    def close(self) -> None:
+        for holder in list(self._recent):
+            self._drop(holder)
+
+    def _open_upper(self, directory: Directory) -> HostDir:
+        names: list[bytes] = []
+        at = directory
+        while at.held is None and at.parent is not None:
+            names.append(at.name)
+            at = at.parent
+        start = at.held if at.held is not None else self._upper
+        return start.descend(b"/".join(reversed(names)))
+
+    def _hold(self, holder: Directory | LowerPart, opened: HostDir) -> HostDir:
+        holder.held = opened
+        self._recent[holder] = None
+        if len(self._recent) > self._limit:
+            oldest, _ = self._recent.popitem(last=False)
+            _close(oldest)
+        return opened
+
+    def _drop(self, holder: Directory | LowerPart) -> None:
+        if holder.held is not None:
+            self._recent.pop(holder, None)
+            _close(holder)
+
+
+def _close(holder: Directory | LowerPart) -> None:
+    if holder.held is not None:
+        holder.held.close()
+        holder.held = None

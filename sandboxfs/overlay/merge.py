@@ -1,0 +1,243 @@
+"""The merged view: for every name, which layer answers.
+
+An entry in the upper layer wins over one in a lower, a higher lower over a deeper one. A whiteout hides the
+entries of that name below it; an opaque directory hides all of them; a redirect says that they are found
+elsewhere. Directories of the same name are merged down to the first layer that has something else there.
+Nothing here writes the layers.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+
+from sandboxfs.layers import marks
+from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.overlay.dirfds import DirectoryFds
+from sandboxfs.overlay.filesystem import ROOT_INODE
+from sandboxfs.overlay.inodes import Inodes
+from sandboxfs.overlay.node import Directory, Found, LowerPart, Node
+from sandboxfs.overlay.numbers import Numbers
+from sandboxfs.overlay.stack import Stack
+
+
+class Merge:
+    """Finds entries of the view and gives them their nodes."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.fds = DirectoryFds(stack.upper, [layer.directory for layer in stack.layers])
+        self.root = self._root()
+        self.inodes = Inodes(self.root, self.fds.drop)
+        self.numbers = Numbers(stack.workspace.own_stat().st_dev)
+
+    # Nodes
+
+    def node_of(self, parent: Directory, name: bytes, found: Found) -> Node:
+        """The node of an entry that `find` found."""
+        number = found.ino
+        node = self.inodes.place(parent, name, found)
+        if isinstance(node, Directory):
+            node.masks = self._masks(node.lowers)
+        if node.ino != number and found.upper and not found.indexed:
+            self.keep_number(self.fds.upper(parent), name, found)
+        return node
+
+    def keep_number(self, directory: HostDir, name: bytes, found: Found) -> None:
+        """Record the number shown for an upper entry, which is not the one its host number gives."""
+        mode = found.stat.st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            marks.write_record(directory, name, marks.Record(found.ino, 0))
+        else:
+            self.stack.index.set_number(found.stat.st_ino, found.ino)
+
+    # Finding
+
+    def find(self, parent: Directory, name: bytes) -> Found | None:
+        """The entry *name* of the view, or None."""
+        if parent.masks is not None and name in parent.masks:
+            shown = parent.masks[name]
+            return None if shown is None else self._sealed(shown)
+        if parent.upper:
+            upper = self.fds.upper(parent)
+            status = upper.stat(name)
+            if status is not None:
+                if self.stack.whiteouts.covers(upper, name, status):
+                    return None
+                return self._upper_entry(parent, upper, name, status)
+        return self._lower_entry(parent, name) if parent.lowers else None
+
+    def lower_has(self, parent: Directory, name: bytes) -> bool:
+        """Whether a name removed from the upper would show again from below."""
+        return bool(parent.lowers) and self._lower_entry(parent, name) is not None
+
+    def upper_has(self, parent: Directory, name: bytes) -> bool:
+        """Whether the upper has anything at *name*, a whiteout included."""
+        return parent.upper and self.fds.upper(parent).stat(name) is not None
+
+    def _upper_entry(self, parent: Directory, upper: HostDir, name: bytes, status: os.stat_result) -> Found:
+        mode = status.st_mode
+        if stat.S_ISDIR(mode):
+            return self._upper_directory(parent, upper, name, status)
+        if stat.S_ISREG(mode):
+            record = marks.read_record(upper, name)
+            ino = record.ino or self.numbers.of_upper(status)
+            return Found(status, ino, upper=True, indexed=record.nlink > 0)
+        ino = self.stack.index.number(status.st_ino) or self.numbers.of_upper(status)
+        return Found(status, ino, upper=True)
+
+    def _upper_directory(
+        self, parent: Directory, upper: HostDir, name: bytes, status: os.stat_result
+    ) -> Found:
+        mark = marks.read_directory(upper, name)
+        found = Found(status, mark.ino or self.numbers.of_upper(status), upper=True)
+        if mark.opaque:
+            return found
+        if mark.redirect is not None:
+            found.origin = marks.redirected_path(mark.redirect, parent.origin)
+            found.lowers = self._lowers_at(found.origin)
+        elif parent.lowers:
+            found.origin = _join(parent.origin, name)
+            found.lowers, top = self._descend(parent.lowers, name)
+            if found.lowers and top is not None and not mark.ino:
+                # An upper that kernel overlayfs wrote has no record; the lower's number is what it showed.
+                found.ino = self._number(top[0], name, top[1])
+        return found
+
+    def _lower_entry(self, parent: Directory, name: bytes) -> Found | None:
+        lowers, top = self._descend(parent.lowers, name)
+        if top is None:
+            return None
+        part, status = top
+        ino = self._number(part, name, status)
+        if lowers:
+            return Found(status, ino, upper=False, lowers=lowers, origin=_join(parent.origin, name))
+        if status.st_nlink > 1 and self.stack.index.has_link(ino):
+            directory, link = self.stack.index.directory, self.stack.index.link_name(ino)
+            indexed = directory.stat(link)
+            if indexed is not None:
+                return Found(indexed, ino, upper=True, indexed=True)
+        return Found(status, ino, upper=False, layer=part.layer)
+
+    def _number(self, part: LowerPart, name: bytes, status: os.stat_result) -> int:
+        """The number of the entry *name* of a lower directory."""
+        if self.stack.layers[part.layer].marked:
+            return self._recorded(self.fds.lower(part), name, status) or self.numbers.of_upper(status)
+        if not self.numbers.knows(status.st_dev):
+            self.numbers.learn(status.st_dev, self.fds.lower(part).filesystem_id(name))
+        return self.numbers.of_lower(status)
+
+    def _recorded(self, directory: HostDir, name: bytes, status: os.stat_result) -> int:
+        if stat.S_ISDIR(status.st_mode):
+            return marks.read_directory(directory, name).ino
+        return marks.read_record(directory, name).ino if stat.S_ISREG(status.st_mode) else 0
+
+    def _descend(
+        self, parts: tuple[LowerPart, ...], name: bytes
+    ) -> tuple[tuple[LowerPart, ...], tuple[LowerPart, os.stat_result] | None]:
+        """Look *name* up in lower directories from the top down.
+
+        Gives the directories it is merged from (none when it is not a directory), and the topmost entry:
+        the part that has it, and its status.
+        """
+        found: list[LowerPart] = []
+        top: tuple[LowerPart, os.stat_result] | None = None
+        for part in parts:
+            directory = self.fds.lower(part)
+            status = directory.stat(name)
+            if status is None:
+                continue
+            marked = self.stack.layers[part.layer].marked
+            if marked and self.stack.whiteouts.covers(directory, name, status):
+                break
+            if not stat.S_ISDIR(status.st_mode):
+                if top is None:
+                    top = part, status
+                break
+            if top is None:
+                top = part, status
+            found.append(LowerPart(part.layer, part.child_path(name), status.st_dev, status.st_ino))
+            mark = marks.read_directory(directory, name) if marked else marks.NO_MARKS
+            if mark.opaque:
+                break
+            if mark.redirect is not None:
+                path = marks.redirected_path(mark.redirect, part.path)
+                found += self._lowers_at(path, below=part.layer)
+                break
+        return tuple(found), top
+
+    def _lowers_at(self, path: bytes, below: int = -1) -> tuple[LowerPart, ...]:
+        """The lower directories that the path leads to in the layers below layer *below*."""
+        parts = tuple(part for part in self.root.lowers if part.layer > below)
+        for name in path.split(b"/"):
+            parts, _ = self._descend(parts, name)
+        return parts
+
+    def _sealed(self, shown: os.stat_result) -> Found:
+        return Found(shown, self.numbers.of_lower(shown), upper=False, sealed=True)
+
+    # Listing
+
+    def names(self, directory: Directory) -> list[bytes]:
+        """All names of a directory of the view, each once."""
+        seen: dict[bytes, None] = {}
+        hidden: set[bytes] = {n for n, shown in (directory.masks or {}).items() if shown is None}
+        if directory.upper:
+            self._collect(self.fds.upper(directory), seen, hidden, marked=True)
+        for part in directory.lowers:
+            marked = self.stack.layers[part.layer].marked
+            self._collect(self.fds.lower(part), seen, hidden, marked=marked)
+        return list(seen)
+
+    def is_empty(self, directory: Directory) -> bool:
+        return not self.names(directory)
+
+    def _collect(
+        self, directory: HostDir, seen: dict[bytes, None], hidden: set[bytes], *, marked: bool
+    ) -> None:
+        whiteouts = set()
+        for entry in directory.entries():
+            name = os.fsencode(entry.name)
+            if name in hidden or name in seen:
+                continue
+            if marked and self.stack.whiteouts.may_cover(entry):
+                status = directory.stat(name)
+                if status is None:
+                    continue
+                if self.stack.whiteouts.covers(directory, name, status):
+                    whiteouts.add(name)
+                    continue
+            seen[name] = None
+        hidden |= whiteouts
+
+    # Setting up
+
+    def _root(self) -> Directory:
+        root = Directory(ROOT_INODE, stat.S_IFDIR, None, b"")
+        parts = []
+        for layer, opened in enumerate(self.stack.layers):
+            status = opened.directory.own_stat()
+            parts.append(LowerPart(layer, b"", status.st_dev, status.st_ino))
+        root.lowers = tuple(parts)
+        root.masks = self._masks(root.lowers)
+        root.upper = True
+        status = self.stack.upper.own_stat()
+        root.host_dev, root.host_ino = status.st_dev, status.st_ino
+        root.lookups = 1
+        return root
+
+    def _masks(self, parts: tuple[LowerPart, ...]) -> dict[bytes, os.stat_result | None] | None:
+        masks: dict[bytes, os.stat_result | None] = {}
+        for part in parts:
+            masks.update(self.stack.masks.in_directory(part.dev, part.ino) or {})
+        return masks or None
+
+
+def ancestors(directory: Directory | None) -> Iterator[Directory]:
+    """The directory and all above it."""
+    while directory is not None:
+        yield directory
+        directory = directory.parent
+
+
+def _join(parent: bytes, name: bytes) -> bytes:
+    return parent + b"/" + name if parent else name

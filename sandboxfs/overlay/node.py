@@ -1,0 +1,160 @@
+"""What is remembered of an inode while the kernel remembers it?
+
+A node knows its place in the view (parent and name), not its path: renaming a directory changes one node
+and moves everything below. In the upper layer an object lies at its place in the view; in a lower layer it
+lies where the lower part of its parent says, wherever the parent has been moved to meanwhile.
+"""
+
+import os
+from dataclasses import dataclass
+
+from sandboxfs.layers.hostdir import HostDir
+
+
+class LowerPart:
+    """One lower directory that a directory of the view is merged from."""
+
+    __slots__ = ("dev", "held", "ino", "layer", "path")
+
+    def __init__(self, layer: int, path: bytes, dev: int, ino: int) -> None:
+        self.layer = layer
+        self.path = path
+        self.dev = dev
+        self.ino = ino
+        self.held: HostDir | None = None
+
+    @property
+    def identity(self) -> tuple[int, int, int, bytes]:
+        return self.dev, self.ino, self.layer, self.path
+
+    def child_path(self, name: bytes) -> bytes:
+        return self.path + b"/" + name if self.path else name
+
+
+class OpenFile:
+    """The host descriptors of an open file: one set per inode, however many handles it has.
+
+    They are exchanged when the file is copied up, so that handles opened before see what is written after.
+    """
+
+    __slots__ = ("read_fd", "users", "write_fd")
+
+    def __init__(self) -> None:
+        self.read_fd = -1
+        self.write_fd = -1
+        self.users = 0
+
+    @property
+    def fd(self) -> int:
+        """Some descriptor of the file, good for fstat."""
+        return self.write_fd if self.write_fd >= 0 else self.read_fd
+
+    def close(self) -> None:
+        for fd in {self.read_fd, self.write_fd} - {-1}:
+            os.close(fd)
+        self.read_fd = self.write_fd = -1
+
+
+class Node:
+    """An inode that is not a directory.
+
+    *layer* is the lower layer it lives in, unless *upper*. *host_dev* and *host_ino* say which host object
+    it is, so that another one that took its name is noticed. *gone* holds the last status of a node without
+    a name.
+    """
+
+    __slots__ = (
+        "aliases",
+        "gone",
+        "host_dev",
+        "host_ino",
+        "indexed",
+        "ino",
+        "kind",
+        "layer",
+        "lookups",
+        "name",
+        "opened",
+        "parent",
+        "stamp",
+        "upper",
+    )
+
+    def __init__(self, ino: int, kind: int, parent: "Directory | None", name: bytes) -> None:
+        self.ino = ino
+        self.kind = kind
+        self.parent = parent
+        self.name = name
+        self.lookups = 0
+        self.upper = False
+        self.layer = 0
+        self.host_dev = 0
+        self.host_ino = 0
+        self.indexed = False
+        self.aliases: set[tuple[Directory, bytes]] | None = None
+        self.gone: os.stat_result | None = None
+        self.opened: OpenFile | None = None
+        self.stamp: tuple[int, int, int] | None = None
+
+    def place_at(self, parent: "Directory", name: bytes) -> None:
+        """Note a name of this inode; it becomes the one the inode is reached by."""
+        if self.aliases is not None:
+            self.aliases.add((parent, name))
+        elif (self.parent, self.name) != (parent, name) and self.parent is not None and self.gone is None:
+            self.aliases = {(self.parent, self.name), (parent, name)}
+        self.parent, self.name = parent, name
+        self.gone = None
+
+    def lose_place(self, parent: "Directory", name: bytes) -> bool:
+        """Note that a name has gone; whether another one is known."""
+        if self.aliases is not None:
+            self.aliases.discard((parent, name))
+            if self.aliases:
+                self.parent, self.name = next(iter(self.aliases))
+                return True
+            self.aliases = None
+        return (self.parent, self.name) != (parent, name)
+
+    def move(self, old: "tuple[Directory, bytes]", parent: "Directory", name: bytes) -> None:
+        """Exchange one name for another."""
+        if self.aliases is not None:
+            self.aliases.discard(old)
+            self.aliases.add((parent, name))
+        self.parent, self.name = parent, name
+
+
+class Directory(Node):
+    """A directory of the view: an upper part, lower parts, or both.
+
+    *origin* is its path in the view of the lower layers alone, which a redirect to it names. *masks* are
+    names that the lower parts must not be asked for (see `Masks`). *sealed* directories are shown empty and
+    never entered.
+    """
+
+    __slots__ = ("held", "lowers", "masks", "origin", "sealed")
+
+    def __init__(self, ino: int, kind: int, parent: "Directory | None", name: bytes) -> None:
+        super().__init__(ino, kind, parent, name)
+        self.lowers: tuple[LowerPart, ...] = ()
+        self.origin: bytes = b""
+        self.held: HostDir | None = None
+        self.masks: dict[bytes, os.stat_result | None] | None = None
+        self.sealed: os.stat_result | None = None
+
+    @property
+    def merged(self) -> bool:
+        return self.upper and bool(self.lowers)
+
+
+@dataclass(slots=True)
+class Found:
+    """One entry of the merged view, before it is given a node."""
+
+    stat: os.stat_result
+    ino: int
+    upper: bool
+    layer: int = 0
+    lowers: tuple[LowerPart, ...] = ()
+    origin: bytes = b""
+    indexed: bool = False
+    sealed: bool = False

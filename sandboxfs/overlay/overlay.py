@@ -1,0 +1,199 @@
+"""The overlay as a filesystem: every verb of the protocol, each handed to the part that answers it."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.overlay.attributes import Attributes
+from sandboxfs.overlay.copy_up import CopyUp
+from sandboxfs.overlay.creation import Creation, Maker
+from sandboxfs.overlay.files import Files
+from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Opened
+from sandboxfs.overlay.listing import Listings
+from sandboxfs.overlay.merge import Merge
+from sandboxfs.overlay.node import Directory, Found, Node
+from sandboxfs.overlay.rename import Rename
+from sandboxfs.overlay.stack import OverlayPaths, Stack, host_error
+
+__all__ = ["Overlay", "OverlayPaths"]
+
+
+class Overlay:
+    """A merged, copy-on-write view of a stack of layers.
+
+    Run it with a umask of 0: the modes it is given have been through the caller's.
+    """
+
+    def __init__(self, paths: OverlayPaths, hidden: Iterable[Path] = (), sealed: Iterable[Path] = ()) -> None:
+        self._stack = Stack(paths, hidden, sealed)
+        self._merge = Merge(self._stack)
+        self._inodes = self._merge.inodes
+        self._copy_up = CopyUp(self._merge)
+        self._creation = Creation(self._merge, self._copy_up)
+        self._rename = Rename(self._merge, self._copy_up, self._creation)
+        self._attributes = Attributes(self._merge, self._copy_up)
+        self._files = Files(self._copy_up)
+        self._listings = Listings(self._merge, self._attributes)
+        self._copy_up.dress_root()
+
+    # Looking
+
+    def lookup(self, parent: int, name: bytes) -> Entry | None:
+        directory = self._inodes.directory(parent)
+        found = self._merge.find(directory, name)
+        if found is None:
+            return None
+        return self._counted(self._merge.node_of(directory, name, found), found)
+
+    def absence_lasts(self, parent: int) -> bool:
+        """Whether a name that *parent* does not have can only appear through the view."""
+        return not self._inodes.directory(parent).lowers
+
+    def remember(self, ino: int) -> None:
+        self._inodes.remember(self._inodes.node(ino))
+
+    def forget(self, ino: int, count: int) -> None:
+        self._inodes.forget(ino, count)
+
+    def getattr(self, ino: int) -> Entry:
+        return self._attributes.entry(self._inodes.node(ino))
+
+    def setattr(self, ino: int, change: AttributeChange, handle: int | None, caller: Caller) -> Entry:
+        node = self._inodes.node(ino)
+        if change.size is not None:
+            self._files.truncate(node, change.size, caller)
+        self._attributes.change(node, change)
+        return self._attributes.entry(node)
+
+    def readlink(self, ino: int) -> bytes:
+        return self._attributes.readlink(self._inodes.node(ino))
+
+    def statfs(self) -> os.statvfs_result:
+        return os.fstatvfs(self._stack.upper.fd)
+
+    # Names
+
+    def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> Entry:
+        if stat.S_ISCHR(mode) and device == 0:
+            # It would be a whiteout.
+            raise host_error(errno.EPERM)
+        return self._made(parent, name, caller, mode, lambda d, n: d.mknod(n, mode, device))
+
+    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
+        mode = stat.S_IFDIR | stat.S_IMODE(mode)
+        return self._made(parent, name, caller, mode, lambda d, n: d.mkdir(n, stat.S_IMODE(mode)))
+
+    def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
+        return self._made(parent, name, caller, stat.S_IFLNK | 0o777, lambda d, n: d.symlink(n, target))
+
+    def link(self, ino: int, parent: int, name: bytes) -> Entry:
+        node = self._inodes.node(ino)
+        if isinstance(node, Directory):
+            raise host_error(errno.EPERM)
+        found = self._creation.link(node, self._inodes.directory(parent), name)
+        return self._counted(node, found)
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        self._creation.unlink(self._inodes.directory(parent), name)
+
+    def rmdir(self, parent: int, name: bytes) -> None:
+        self._creation.rmdir(self._inodes.directory(parent), name)
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
+        self._rename.rename(
+            self._inodes.directory(parent), name, self._inodes.directory(new_parent), new_name, flags
+        )
+
+    # Files
+
+    def open(self, ino: int, flags: int, caller: Caller) -> Opened:
+        return self._files.open(self._inodes.node(ino), flags, caller)
+
+    def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
+        directory = self._inodes.directory(parent)
+        fds: list[int] = []
+        mode = stat.S_IFREG | stat.S_IMODE(mode)
+
+        def make(upper: HostDir, at: bytes) -> None:
+            fds.append(upper.open(at, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IMODE(mode)))
+
+        try:
+            node, found = self._creation.make(directory, name, caller, mode, make)
+        except FileExistsError:
+            return self._open_existing(parent, name, flags, caller)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        opened = self._files.opened_new(node, fds[0], caller)
+        return opened, self._counted(node, found)
+
+    def _open_existing(self, parent: int, name: bytes, flags: int, caller: Caller) -> tuple[Opened, Entry]:
+        """The name appeared (on the host) after the kernel had found it absent."""
+        if flags & os.O_EXCL:
+            raise host_error(errno.EEXIST)
+        entry = self.lookup(parent, name)
+        if entry is None:
+            raise host_error(errno.ESTALE)
+        try:
+            return self.open(entry.ino, flags, caller), entry
+        except BaseException:
+            self.forget(entry.ino, 1)
+            raise
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        return self._files.read(handle, offset, size)
+
+    def write(self, handle: int, offset: int, data: bytes) -> int:
+        return self._files.write(handle, offset, data)
+
+    def release(self, handle: int) -> None:
+        self._files.release(handle)
+
+    def fsync(self, handle: int, datasync: bool) -> None:
+        self._files.fsync(handle, datasync=datasync)
+
+    # Directories
+
+    def opendir(self, ino: int) -> int:
+        return self._listings.open(self._inodes.directory(ino))
+
+    def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
+        return self._listings.read(handle, start)
+
+    def releasedir(self, handle: int) -> None:
+        self._listings.release(handle)
+
+    def fsyncdir(self, handle: int, datasync: bool) -> None:
+        self._listings.sync(handle)
+
+    # Extended attributes
+
+    def getxattr(self, ino: int, name: bytes) -> bytes:
+        return self._attributes.getxattr(self._inodes.node(ino), name)
+
+    def setxattr(self, ino: int, name: bytes, value: bytes, flags: int) -> None:
+        self._attributes.setxattr(self._inodes.node(ino), name, value, flags)
+
+    def listxattr(self, ino: int) -> list[bytes]:
+        return self._attributes.listxattr(self._inodes.node(ino))
+
+    def removexattr(self, ino: int, name: bytes) -> None:
+        self._attributes.removexattr(self._inodes.node(ino), name)
+
+    def close(self) -> None:
+        """Close every descriptor. Nothing is buffered: what was written is in the upper."""
+        self._files.close()
+        self._merge.fds.close()
+        self._stack.close()
+
+    def _made(self, parent: int, name: bytes, caller: Caller, mode: int, make: Maker) -> Entry:
+        node, found = self._creation.make(self._inodes.directory(parent), name, caller, mode, make)
+        return self._counted(node, found)
+
+    def _counted(self, node: Node, found: Found) -> Entry:
+        self._inodes.remember(node)
+        return self._attributes.entry(node, found.stat)

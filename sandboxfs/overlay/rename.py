@@ -1,0 +1,170 @@
+"""How does an entry get another place in the view?
+
+The source is brought into the upper first (a file whole, a directory only itself), and everything that may
+fail is done before the one host rename that makes the change. A directory with lower content takes a
+redirect along, which says where that content is: renaming costs the same whatever is below. Where a lower
+layer still has the old name, the rename leaves a whiteout there in the same call.
+"""
+
+import errno
+
+from sandboxfs.layers import marks
+from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.layers.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from sandboxfs.overlay.copy_up import CopyUp
+from sandboxfs.overlay.creation import Creation
+from sandboxfs.overlay.merge import Merge, ancestors
+from sandboxfs.overlay.node import Directory, Found, Node
+from sandboxfs.overlay.stack import host_error, swap
+
+
+class Rename:
+    """Moves and exchanges names."""
+
+    def __init__(self, merge: Merge, copy_up: CopyUp, creation: Creation) -> None:
+        self._merge = merge
+        self._stack = merge.stack
+        self._copy_up = copy_up
+        self._creation = creation
+
+    def rename(
+        self, parent: Directory, name: bytes, new_parent: Directory, new_name: bytes, flags: int
+    ) -> None:
+        if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
+            raise host_error(errno.EINVAL)
+        source = self._creation.existing(parent, name)
+        target = self._merge.find(new_parent, new_name)
+        self._refuse_masked(new_parent, new_name, source, target)
+        if target is not None and flags & RENAME_NOREPLACE:
+            raise host_error(errno.EEXIST)
+        if target is None and flags & RENAME_EXCHANGE:
+            raise host_error(errno.ENOENT)
+        if new_parent.gone is not None:
+            raise host_error(errno.ENOENT)
+        node = self._merge.node_of(parent, name, source)
+        other = None if target is None else self._merge.node_of(new_parent, new_name, target)
+        try:
+            if other is node:
+                return
+            _refuse_loop(node, new_parent)
+            if flags & RENAME_EXCHANGE and other is not None:
+                _refuse_loop(other, parent)
+                self._exchange(parent, name, node, new_parent, new_name, other)
+            else:
+                self._move(parent, name, node, new_parent, new_name, target, other)
+        finally:
+            self._merge.inodes.discard_unused(node)
+            if other is not None:
+                self._merge.inodes.discard_unused(other)
+
+    def _move(
+        self,
+        parent: Directory,
+        name: bytes,
+        node: Node,
+        new_parent: Directory,
+        new_name: bytes,
+        target: Found | None,
+        other: Node | None,
+    ) -> None:
+        if other is not None:
+            self._check_replaceable(node, other)
+        self._prepare(parent, name, node, new_parent)
+        from_upper = self._copy_up.directory(parent)
+        to_upper = self._copy_up.directory(new_parent)
+        last = None
+        if isinstance(other, Directory):
+            last = (self._merge.fds.upper if other.upper else self._lower_of)(other).own_stat()
+        leaves_whiteout = self._merge.lower_has(parent, name)
+        self._rename_upper(from_upper, name, node, to_upper, new_name, leaves_whiteout=leaves_whiteout)
+        if isinstance(other, Directory):
+            self._creation.directory_gone(other, last)
+        elif other is not None and target is not None:
+            self._creation.removed(new_parent, new_name, target, other)
+        node.move((parent, name), new_parent, new_name)
+
+    def _exchange(
+        self,
+        parent: Directory,
+        name: bytes,
+        node: Node,
+        new_parent: Directory,
+        new_name: bytes,
+        other: Node,
+    ) -> None:
+        self._prepare(parent, name, node, new_parent)
+        self._prepare(new_parent, new_name, other, parent)
+        swap(self._copy_up.directory(parent), name, self._copy_up.directory(new_parent), new_name)
+        node.move((parent, name), new_parent, new_name)
+        other.move((new_parent, new_name), parent, name)
+
+    def _prepare(self, parent: Directory, name: bytes, node: Node, new_parent: Directory) -> None:
+        """Bring the source up and mark a directory so that it shows the same content in its new place."""
+        if not isinstance(node, Directory):
+            self._copy_up.name(parent, name, node)
+            return
+        self._copy_up.directory(node)
+        upper = self._copy_up.directory(parent)
+        if node.lowers:
+            marks.set_redirect(upper, name, node.origin)
+        elif new_parent.lowers:
+            marks.set_opaque(upper, name)
+
+    def _check_replaceable(self, node: Node, other: Node) -> None:
+        if isinstance(other, Directory):
+            if not isinstance(node, Directory):
+                raise host_error(errno.EISDIR)
+            if not self._merge.is_empty(other):
+                raise host_error(errno.ENOTEMPTY)
+        elif isinstance(node, Directory):
+            raise host_error(errno.ENOTDIR)
+
+    def _rename_upper(
+        self,
+        source: HostDir,
+        name: bytes,
+        node: Node,
+        target: HostDir,
+        new_name: bytes,
+        *,
+        leaves_whiteout: bool,
+    ) -> None:
+        """The change itself: one host rename, or an exchange whose other half is put away."""
+        in_the_way = target.stat(new_name)
+        if isinstance(node, Directory) and in_the_way is not None:
+            # A whiteout, or a directory that is empty in the view but may hold whiteouts: neither can be
+            # renamed over. Exchanged, it takes the source's old name until the next line.
+            swap(source, name, target, new_name)
+            if leaves_whiteout:
+                if not self._stack.whiteouts.covers(source, name, in_the_way):
+                    self._stack.put_whiteout(source, name)
+            else:
+                self._stack.staging.absorb(source, name)
+        elif not leaves_whiteout:
+            source.rename(name, target, new_name)
+        elif self._stack.whiteouts.devices:
+            source.rename(name, target, new_name, RENAME_WHITEOUT)
+        else:
+            with self._stack.staging.name() as staged:
+                # Made first: after the rename nothing must fail any more.
+                work = self._stack.staging.directory
+                self._stack.whiteouts.create(work, staged)
+                source.rename(name, target, new_name)
+                work.rename(staged, source, name)
+
+    def _lower_of(self, directory: Directory) -> HostDir:
+        return self._merge.fds.lower(directory.lowers[0])
+
+    def _refuse_masked(
+        self, new_parent: Directory, new_name: bytes, source: Found, target: Found | None
+    ) -> None:
+        if source.sealed or (target is not None and target.sealed):
+            raise host_error(errno.EBUSY)
+        if target is None and new_parent.masks is not None and new_name in new_parent.masks:
+            raise host_error(errno.EACCES)
+
+
+def _refuse_loop(node: Node, new_parent: Directory) -> None:
+    """A directory must not be moved below itself."""
+    if any(above is node for above in ancestors(new_parent)):
+        raise host_error(errno.EINVAL)

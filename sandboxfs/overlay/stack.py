@@ -1,0 +1,123 @@
+"""What is the view made of? The layers, the upper's staging and index, and what is kept out of sight.
+
+Opened once, before the mount exists, and owned by one `Overlay`.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.layers.index import Index
+from sandboxfs.layers.marks import Whiteouts
+from sandboxfs.layers.probe import device_whiteouts
+from sandboxfs.layers.staging import Staging
+from sandboxfs.layers.syscalls import RENAME_EXCHANGE
+
+
+@dataclass(frozen=True)
+class OverlayPaths:
+    """Where the layers are: *lowers* from the topmost down, the workspace last."""
+
+    lowers: list[Path]
+    upper: Path
+    work: Path
+    index: Path
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A read-only layer. *marked*: it was an upper once, so its whiteouts and other marks mean something."""
+
+    directory: HostDir
+    marked: bool
+
+
+class Masks:
+    """Names that must not be asked of the host: by the directory they are in, each with what to show instead.
+
+    A *hidden* name (the state directory) does not exist. A *sealed* one (the mountpoint) is an empty
+    directory: looking into it would ask the daemon to answer itself.
+    """
+
+    def __init__(self, hidden: Iterable[Path], sealed: Iterable[Path]) -> None:
+        self._by_parent: dict[tuple[int, int], dict[bytes, os.stat_result | None]] = {}
+        for path in hidden:
+            self._add(path, show=False)
+        for path in sealed:
+            self._add(path, show=True)
+
+    def in_directory(self, dev: int, ino: int) -> dict[bytes, os.stat_result | None] | None:
+        return self._by_parent.get((dev, ino))
+
+    def _add(self, path: Path, *, show: bool) -> None:
+        real = path.resolve()
+        parent = real.parent.stat()
+        shown = real.stat() if show else None
+        self._by_parent.setdefault((parent.st_dev, parent.st_ino), {})[os.fsencode(real.name)] = shown
+
+
+class Stack:
+    """The opened layers."""
+
+    def __init__(self, paths: OverlayPaths, hidden: Iterable[Path] = (), sealed: Iterable[Path] = ()) -> None:
+        self._opened: list[HostDir] = []
+        try:
+            self.masks = Masks(hidden, sealed)
+            *frozen, workspace = paths.lowers
+            self.layers = [Layer(self._open(path), marked=True) for path in frozen]
+            self.layers.append(Layer(self._open(workspace), marked=False))
+            self.upper = self._open(paths.upper)
+            self.staging = Staging(self._open(paths.work))
+            self.staging.clear()
+            self.index = Index(self._open(paths.index), self.staging)
+            self.whiteouts = Whiteouts(devices=device_whiteouts(paths.work))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def workspace(self) -> HostDir:
+        return self.layers[-1].directory
+
+    def put_whiteout(self, directory: HostDir, name: bytes) -> None:
+        """Replace whatever is at *name* in an upper directory by a whiteout, at once."""
+        status = directory.stat(name)
+        if status is None and self.whiteouts.devices:
+            self.whiteouts.create(directory, name)
+            return
+        work = self.staging.directory
+        with self.staging.name() as staged:
+            self.whiteouts.create(work, staged)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                swap(work, staged, directory, name)
+            else:
+                work.rename(staged, directory, name)
+
+    def close(self) -> None:
+        for directory in self._opened:
+            directory.close()
+        self._opened.clear()
+
+    def _open(self, path: Path) -> HostDir:
+        directory = HostDir.at(path)
+        self._opened.append(directory)
+        return directory
+
+
+def swap(one: HostDir, one_name: bytes, other: HostDir, other_name: bytes) -> None:
+    """Exchange two names of upper directories at once."""
+    one.rename(one_name, other, other_name, RENAME_EXCHANGE)
+
+
+def host_error(number: int) -> OSError:
+    """An OSError of the class that fits its number."""
+    return OSError(number, os.strerror(number))
+
+
+def stale() -> OSError:
+    """The host object behind an inode was replaced: the kernel looks the name up again and retries."""
+    return host_error(errno.ESTALE)
