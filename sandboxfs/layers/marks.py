@@ -86,6 +86,15 @@ class Whiteouts:
         os.close(directory.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         directory.setxattr(name, _WHITEOUT, b"y")
 
+    def announce(self, directory: HostDir) -> None:
+        """Mark a directory that is to hold whiteouts, where the kernel would not look for them otherwise."""
+        if self.devices:
+            return
+        try:
+            directory.setxattr(b".", _OPAQUE, b"x", os.XATTR_CREATE)
+        except FileExistsError:
+            pass
+
 
 def read_directory(directory: HostDir, name: bytes) -> DirMarks:
     """The marks of the directory *name*."""

@@ -125,7 +125,7 @@ class Attributes:
         if not isinstance(node, Directory):
             return Named(*self._copy_up.location(node))
         if node.gone is not None or node.sealed is not None:
-            raise host_error(errno.ENOENT)
+            raise host_error(errno.ENODATA)
         if node.upper:
             return Named(self._merge.fds.upper(node), b".")
         return Named(self._merge.fds.lower(node.lowers[0]), b".")

@@ -9,7 +9,7 @@ for the wrong file.
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sandboxfs.overlay.filesystem import ROOT_INODE
 from sandboxfs.overlay.node import Directory, Found, Node
@@ -37,6 +37,9 @@ class Inodes:
         if not isinstance(node, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return node
+
+    def directories(self) -> Iterator[Directory]:
+        return (node for node in self._nodes.values() if isinstance(node, Directory))
 
     def known(self, found: Found) -> Node | None:
         """The node of a found entry, if there is one already."""

@@ -8,7 +8,8 @@ Nothing here writes the layers.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from sandboxfs.layers import marks
 from sandboxfs.layers.hostdir import HostDir
@@ -211,6 +212,11 @@ class Merge:
 
     # Setting up
 
+    def seal_foreign(self, places: Iterable[Path]) -> None:
+        self.stack.masks.seal_foreign(places)
+        for directory in self.inodes.directories():
+            directory.masks = self._masks(directory.lowers)
+
     def _root(self) -> Directory:
         root = Directory(ROOT_INODE, stat.S_IFDIR, None, b"")
         parts = []
@@ -228,7 +234,7 @@ class Merge:
     def _masks(self, parts: tuple[LowerPart, ...]) -> dict[bytes, os.stat_result | None] | None:
         masks: dict[bytes, os.stat_result | None] = {}
         for part in parts:
-            masks.update(self.stack.masks.in_directory(part.dev, part.ino) or {})
+            masks |= self.stack.masks.in_directory(part.dev, part.ino)
         return masks or None
 
 

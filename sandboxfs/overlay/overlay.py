@@ -39,6 +39,10 @@ class Overlay:
         self._listings = Listings(self._merge, self._attributes)
         self._copy_up.dress_root()
 
+    def seal_foreign(self, places: Iterable[Path]) -> None:
+        """Show these mountpoints of other sandboxes as empty directories, instead of those given before."""
+        self._merge.seal_foreign(places)
+
     # Looking
 
     def lookup(self, parent: int, name: bytes) -> Entry | None:

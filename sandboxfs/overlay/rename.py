@@ -142,15 +142,26 @@ class Rename:
                 self._stack.staging.absorb(source, name)
         elif not leaves_whiteout:
             source.rename(name, target, new_name)
-        elif self._stack.whiteouts.devices:
-            source.rename(name, target, new_name, RENAME_WHITEOUT)
-        else:
+        elif not self._renamed_with_whiteout(source, name, target, new_name):
             with self._stack.staging.name() as staged:
                 # Made first: after the rename nothing must fail any more.
                 work = self._stack.staging.directory
+                self._stack.whiteouts.announce(source)
                 self._stack.whiteouts.create(work, staged)
                 source.rename(name, target, new_name)
                 work.rename(staged, source, name)
+
+    def _renamed_with_whiteout(self, source: HostDir, name: bytes, target: HostDir, new_name: bytes) -> bool:
+        """Rename and leave a whiteout in one call, where the filesystem can."""
+        if not self._stack.whiteouts.devices:
+            return False
+        try:
+            source.rename(name, target, new_name, RENAME_WHITEOUT)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return False
+            raise
+        return True
 
     def _lower_of(self, directory: Directory) -> HostDir:
         return self._merge.fds.lower(directory.lowers[0])

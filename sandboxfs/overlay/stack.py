@@ -16,6 +16,7 @@ from sandboxfs.layers.marks import Whiteouts
 from sandboxfs.layers.probe import device_whiteouts
 from sandboxfs.layers.staging import Staging
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE
+from sandboxfs.overlay.masks import Masks
 
 
 @dataclass(frozen=True)
@@ -34,30 +35,6 @@ class Layer:
 
     directory: HostDir
     marked: bool
-
-
-class Masks:
-    """Names that must not be asked of the host: by the directory they are in, each with what to show instead.
-
-    A *hidden* name (the state directory) does not exist. A *sealed* one (the mountpoint) is an empty
-    directory: looking into it would ask the daemon to answer itself.
-    """
-
-    def __init__(self, hidden: Iterable[Path], sealed: Iterable[Path]) -> None:
-        self._by_parent: dict[tuple[int, int], dict[bytes, os.stat_result | None]] = {}
-        for path in hidden:
-            self._add(path, show=False)
-        for path in sealed:
-            self._add(path, show=True)
-
-    def in_directory(self, dev: int, ino: int) -> dict[bytes, os.stat_result | None] | None:
-        return self._by_parent.get((dev, ino))
-
-    def _add(self, path: Path, *, show: bool) -> None:
-        real = path.resolve()
-        parent = real.parent.stat()
-        shown = real.stat() if show else None
-        self._by_parent.setdefault((parent.st_dev, parent.st_ino), {})[os.fsencode(real.name)] = shown
 
 
 class Stack:
@@ -90,6 +67,7 @@ class Stack:
             self.whiteouts.create(directory, name)
             return
         work = self.staging.directory
+        self.whiteouts.announce(directory)
         with self.staging.name() as staged:
             self.whiteouts.create(work, staged)
             if status is not None and stat.S_ISDIR(status.st_mode):

@@ -1,0 +1,1 @@
+"""What does the user say? One module per verb."""

@@ -1,0 +1,165 @@
+"""`sandboxfs mount`: serve a view of a workspace.
+
+The plan is checked first; then everything is made in an order in which each step can be taken back, so that
+a command that fails leaves nothing behind.
+"""
+
+import argparse
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+from sandboxfs.cli import output
+from sandboxfs.cli.mountpoints import check_mountpoint
+from sandboxfs.cli.parser import Parser, verb_parser
+from sandboxfs.cli.planning import STATE_HINT, MountPlan, MountRequest, plan_mount, refuse_if_held
+from sandboxfs.control.launch import become, launch
+from sandboxfs.control.mounts import MountTable
+from sandboxfs.control.sandboxes import observe
+from sandboxfs.control.unmounting import detach
+from sandboxfs.errors import DaemonLost, MountFailed, SandboxBusy
+from sandboxfs.layers import probe
+from sandboxfs.paths import make_directories, quoted, remove_directories
+from sandboxfs.state.locations import Locations
+from sandboxfs.state.lock import SandboxLock
+from sandboxfs.state.record import SandboxRecord
+from sandboxfs.state.store import Store
+
+DESCRIPTION = """\
+Serve a copy-on-write view of WORKSPACE at MOUNTPOINT and return when it is ready.
+Programs see the workspace's files there and may change them; every change is kept in
+the sandbox and nothing reaches the workspace. The mountpoint is printed on stdout.
+
+Without WORKSPACE it is $SANDBOXFS_WORKSPACE, else 'root' of the configuration, else a
+directory of sandboxfs' own, made when missing. Without MOUNTPOINT one is made in the
+runtime directory. Mounting the same workspace at the same place again, or by the same
+--name, resumes the sandbox with all its changes."""
+
+EXAMPLES = [
+    "sandboxfs mount ~/projects/app /mnt/app",
+    "sandboxfs mount --mkdir --name trial ~/projects/app ./view",
+    'cd "$(sandboxfs mount ~/projects/app)"',
+]
+
+
+class Arguments(argparse.Namespace):
+    workspace: str | None
+    mountpoint: str | None
+    foreground: bool
+    name: str | None
+    allow_other: bool
+    read_only: bool
+    mkdir: bool
+    json: bool
+
+
+def parser() -> Parser:
+    made = verb_parser("mount", DESCRIPTION, EXAMPLES, [SandboxBusy, MountFailed, DaemonLost])
+    made.add_argument("workspace", nargs="?", metavar="WORKSPACE", help="the directory to work on")
+    made.add_argument(
+        "mountpoint", nargs="?", metavar="MOUNTPOINT", help="an empty directory to show the view in"
+    )
+    made.add_argument("-f", "--foreground", action="store_true", help="stay and serve; Ctrl-C unmounts")
+    made.add_argument("--name", metavar="NAME", help="the sandbox's name; default: made from the workspace's")
+    made.add_argument(
+        "--allow-other", action="store_true", help="let other users in, as file permissions say"
+    )
+    made.add_argument("--read-only", action="store_true", help="let nothing be changed, not even in the view")
+    made.add_argument("--mkdir", action="store_true", help="make MOUNTPOINT when it is missing")
+    return made
+
+
+def run(words: list[str]) -> int:
+    arguments = parser().parse_args(words, namespace=Arguments())
+    store = Store(Locations.from_environment())
+    request = MountRequest(
+        workspace=arguments.workspace,
+        mountpoint=arguments.mountpoint,
+        name=arguments.name,
+        read_only=arguments.read_only,
+        allow_other=arguments.allow_other,
+        mkdir=arguments.mkdir,
+    )
+    plan = plan_mount(store, request, os.environ)
+    with ExitStack() as undo:
+        lock = _prepare(store, plan, undo)
+        if arguments.foreground:
+            _stay(store, plan, lock, as_json=arguments.json)
+        pid = launch(store.locations, plan.record.name, lock)
+        undo.pop_all()
+        lock.hand_over()
+    if not arguments.json:
+        verb = "made" if plan.previous is None else "resumed"
+        output.note(f"{verb} sandbox '{plan.record.name}' of {quoted(plan.record.workspace)}")
+    output.data(_announcement(plan, pid, as_json=arguments.json))
+    return 0
+
+
+def _prepare(store: Store, plan: MountPlan, undo: ExitStack) -> SandboxLock:
+    """Make everything that the daemon needs; *undo* takes it back."""
+    record = plan.record
+    try:
+        undo.callback(remove_directories, make_directories(store.locations.sandboxes))
+        _check_filesystem(store.locations.sandboxes)
+        if record.workspace == store.locations.default_workspace:
+            undo.callback(remove_directories, make_directories(record.workspace))
+        lock = _hold(store, plan, undo)
+        if plan.stale is not None:
+            detach(plan.stale.mountpoint, lazy=True)
+            check_mountpoint(store, record, MountTable.read(), mkdir=True)
+        mode = 0o700 if record.own_mountpoint else 0o777
+        undo.callback(remove_directories, make_directories(record.mountpoint, mode))
+    except OSError as error:
+        at = quoted(error.filename) if error.filename else "the state directory"
+        raise MountFailed(f"cannot prepare the sandbox: {at}: {error.strerror}", hint=STATE_HINT) from error
+    return lock
+
+
+def _check_filesystem(directory: Path) -> None:
+    if not probe.user_xattrs(directory):
+        raise MountFailed(
+            f"the filesystem of the state directory {quoted(directory)} has no user extended attributes",
+            hint=STATE_HINT,
+        )
+
+
+def _hold(store: Store, plan: MountPlan, undo: ExitStack) -> SandboxLock:
+    """Create or take the sandbox of *plan*, and write its record."""
+    name = plan.record.name
+    if plan.previous is None:
+        lock = store.create(plan.record)
+        undo.callback(lock.release)
+        undo.callback(store.remove, name)
+        return lock
+    taken = SandboxLock.acquire(store.places(name).lock)
+    if taken is None:
+        refuse_if_held(observe(store, plan.previous, MountTable.read()))
+        raise SandboxBusy(f"sandbox '{name}' is held by another process")
+    undo.callback(taken.release)
+    undo.callback(store.save, plan.previous)
+    store.save(plan.record)
+    return taken
+
+
+def _stay(store: Store, plan: MountPlan, lock: SandboxLock, *, as_json: bool) -> None:
+    announcement = _announcement(plan, os.getpid(), as_json=as_json)
+    arguments = ["--foreground", "--announce", announcement]
+    if plan.previous is None:
+        arguments.append("--created")
+    become(store.locations, plan.record.name, lock, arguments)
+
+
+def _announcement(plan: MountPlan, pid: int, *, as_json: bool) -> str:
+    record: SandboxRecord = plan.record
+    if not as_json:
+        return str(record.mountpoint)
+    described = {
+        "name": record.name,
+        "workspace": str(record.workspace),
+        "mountpoint": str(record.mountpoint),
+        "mode": record.mode,
+        "pid": pid,
+        "resumed": plan.previous is not None,
+    }
+    return json.dumps(described, indent=2)

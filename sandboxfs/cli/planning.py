@@ -1,0 +1,212 @@
+"""What would a `mount` command do, and may it?
+
+Everything is found out and checked here before anything is created. The answer is a plan: which sandbox,
+made or resumed, from which workspace, at which mountpoint.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sandboxfs.cli.mountpoints import check_mountpoint
+from sandboxfs.control import machine
+from sandboxfs.control.mounts import Mount, MountTable
+from sandboxfs.control.sandboxes import Sandbox, observe
+from sandboxfs.errors import MountFailed, SandboxBusy, UsageError
+from sandboxfs.paths import nearest_existing, quoted
+from sandboxfs.policy.config import UserConfig, load_config
+from sandboxfs.state.record import SandboxRecord
+from sandboxfs.state.store import Store, check_name, name_from
+
+WORKSPACE_VARIABLE = "SANDBOXFS_WORKSPACE"
+
+
+@dataclass(frozen=True)
+class MountRequest:
+    """What the user asked for; None where nothing was said."""
+
+    workspace: str | None = None
+    mountpoint: str | None = None
+    name: str | None = None
+    read_only: bool = False
+    allow_other: bool = False
+    mkdir: bool = False
+
+
+@dataclass(frozen=True)
+class MountPlan:
+    """What to do: *previous* is the record of a sandbox to resume, *stale* a dead mount to take away."""
+
+    record: SandboxRecord
+    previous: SandboxRecord | None
+    stale: Mount | None
+
+
+@dataclass(frozen=True)
+class _Workspace:
+    path: Path
+    read_only: bool
+
+
+def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, str]) -> MountPlan:
+    """Decide what *request* means and check all of it; raise without having created anything."""
+    table = MountTable.read()
+    config = load_config(store.locations.config)
+    if request.name is not None:
+        check_name(request.name)
+    for word, value in (("workspace", request.workspace), ("mountpoint", request.mountpoint)):
+        if value == "":
+            raise UsageError(f"the {word} is empty")
+    named = store.load(request.name) if request.name is not None and store.exists(request.name) else None
+    workspace = _workspace(store, request, config, environment, named, table)
+    mountpoint = None if request.mountpoint is None else _resolved(table, request.mountpoint)
+    previous = _previous(store, request, named, workspace.path, mountpoint)
+    record = _record(store, request, workspace, mountpoint, previous)
+    if previous is not None:
+        refuse_if_held(observe(store, previous, table))
+    stale = check_mountpoint(store, record, table, mkdir=request.mkdir)
+    _check_machine(store, request)
+    return MountPlan(record, previous, stale)
+
+
+def refuse_if_held(sandbox: Sandbox) -> None:
+    """Raise `SandboxBusy` when a process holds *sandbox*, saying where and which."""
+    if not sandbox.held:
+        return
+    by = "another process" if sandbox.pid is None else f"process {sandbox.pid}"
+    details = {"name": sandbox.name, "mountpoint": str(sandbox.record.mountpoint), "pid": sandbox.pid}
+    if sandbox.state == "mounted":
+        raise SandboxBusy(
+            f"sandbox '{sandbox.name}' is already mounted at {quoted(sandbox.record.mountpoint)} by {by}",
+            hint=f"end it with 'sandboxfs unmount -s {sandbox.name}', or make another sandbox with --name",
+            details=details,
+        )
+    raise SandboxBusy(
+        f"sandbox '{sandbox.name}' is held by {by}",
+        hint="it is being started, changed, or was detached and still serves files that are open",
+        details=details,
+    )
+
+
+def _resolved(table: MountTable, path: str) -> Path:
+    try:
+        return table.resolve(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot use {quoted(path)}: {error}") from error
+
+
+def _workspace(
+    store: Store,
+    request: MountRequest,
+    config: UserConfig,
+    environment: Mapping[str, str],
+    named: SandboxRecord | None,
+    table: MountTable,
+) -> _Workspace:
+    """Choose the workspace: command line, the named sandbox's own, environment, configuration, default."""
+    read_only = request.read_only or config.mode == "ro"
+    if request.workspace is not None:
+        chosen = request.workspace
+    elif named is not None:
+        chosen = str(named.workspace)
+    elif environment.get(WORKSPACE_VARIABLE):
+        # The environment overrides the configured root together with its mode.
+        chosen = str(Path(environment[WORKSPACE_VARIABLE]).expanduser())
+        read_only = request.read_only
+    elif config.root is not None:
+        chosen = str(config.root)
+    else:
+        default = store.locations.default_workspace
+        if not os.path.lexists(default):
+            return _Workspace(default, read_only)
+        chosen = str(default)
+    path = _resolved(table, chosen)
+    _check_workspace(store, path)
+    return _Workspace(path, read_only)
+
+
+def _check_workspace(store: Store, path: Path) -> None:
+    try:
+        is_directory = path.is_dir()
+        exists = is_directory or os.path.lexists(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot use workspace {quoted(path)}: {error}") from error
+    if not exists:
+        raise UsageError(f"cannot use workspace {quoted(path)}: no such directory")
+    if not is_directory:
+        raise UsageError(f"cannot use workspace {quoted(path)}: not a directory")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise UsageError(f"cannot use workspace {quoted(path)}: permission denied")
+    if path == store.locations.state or path.is_relative_to(store.locations.sandboxes):
+        raise UsageError(
+            f"cannot use workspace {quoted(path)}: it is where sandboxes are kept",
+            hint="choose another workspace, or another place for sandboxes with SANDBOXFS_STATE_DIR",
+        )
+
+
+def _previous(
+    store: Store, request: MountRequest, named: SandboxRecord | None, workspace: Path, mountpoint: Path | None
+) -> SandboxRecord | None:
+    """Find the sandbox that *request* resumes, if it does."""
+    if request.name is not None:
+        if named is not None and named.workspace != workspace:
+            raise UsageError(
+                f"name '{request.name}' is in use by a sandbox of {quoted(named.workspace)}",
+                hint="choose another --name",
+            )
+        return named
+    # A sandbox that cannot be read may be the very one that is meant.
+    family = re.compile(re.escape(name_from(workspace.name)) + r"(-\d+)?")
+    for name in store.names():
+        if family.fullmatch(name):
+            store.load(name)
+    for record in store.readable():
+        wanted = mountpoint or store.locations.default_mountpoint(record.name)
+        if record.workspace == workspace and record.mountpoint == wanted:
+            return record
+    return None
+
+
+def _record(
+    store: Store,
+    request: MountRequest,
+    workspace: _Workspace,
+    mountpoint: Path | None,
+    previous: SandboxRecord | None,
+) -> SandboxRecord:
+    """Write down the sandbox as it will be once it is mounted."""
+    if previous is not None:
+        name = previous.name
+        mountpoint = mountpoint or previous.mountpoint
+    else:
+        name = request.name or store.free_name(name_from(workspace.path.name))
+        mountpoint = mountpoint or store.locations.default_mountpoint(name)
+    fresh = SandboxRecord(
+        name=name,
+        workspace=workspace.path,
+        mountpoint=mountpoint,
+        created=datetime.now(UTC).replace(microsecond=0),
+        read_only=workspace.read_only,
+        allow_other=request.allow_other,
+        own_mountpoint=mountpoint == store.locations.default_mountpoint(name),
+    )
+    return fresh if previous is None else replace(fresh, created=previous.created)
+
+
+def _check_machine(store: Store, request: MountRequest) -> None:
+    privileged = machine.is_privileged()
+    machine.check_device()
+    machine.check_helper(privileged=privileged)
+    if request.allow_other:
+        machine.check_allow_other(privileged=privileged)
+    state = nearest_existing(store.locations.sandboxes)
+    if not state.is_dir():
+        raise MountFailed(f"cannot use state directory {quoted(state)}: not a directory", hint=STATE_HINT)
+    if not os.access(state, os.W_OK | os.X_OK):
+        raise MountFailed(f"cannot write in state directory {quoted(state)}", hint=STATE_HINT)
+
+
+STATE_HINT = "choose another place with SANDBOXFS_STATE_DIR"

@@ -1,0 +1,94 @@
+"""`sandboxfs rm`: remove sandboxes, and with them every change that was not taken over.
+
+Each sandbox is held while it is removed and disappears from listings in one step.
+"""
+
+import argparse
+from contextlib import suppress
+
+from sandboxfs.cli import output
+from sandboxfs.cli.parser import Parser, verb_parser
+from sandboxfs.cli.planning import refuse_if_held
+from sandboxfs.control.mounts import MountTable
+from sandboxfs.control.sandboxes import observe
+from sandboxfs.control.unmounting import detach
+from sandboxfs.errors import NoSuchSandbox, SandboxBusy, SandboxError, UsageError
+from sandboxfs.state.locations import Locations
+from sandboxfs.state.lock import SandboxLock
+from sandboxfs.state.record import SandboxRecord
+from sandboxfs.state.store import Store, check_name
+from sandboxfs.state.tree import is_empty
+
+DESCRIPTION = """\
+Remove sandboxes with everything in them. A mounted sandbox is refused; one that holds
+changes, or whose record cannot be read, is removed only with --force. The workspace is
+not touched."""
+
+EXAMPLES = ["sandboxfs rm app", "sandboxfs rm --force app trial"]
+
+
+class Arguments(argparse.Namespace):
+    names: list[str]
+    force: bool
+    json: bool
+
+
+def parser() -> Parser:
+    made = verb_parser("rm", DESCRIPTION, EXAMPLES, [NoSuchSandbox, SandboxBusy])
+    made.add_argument("names", nargs="+", metavar="NAME", help="a sandbox to remove")
+    made.add_argument("--force", action="store_true", help="remove it even if it holds changes")
+    return made
+
+
+def run(words: list[str]) -> int:
+    arguments = parser().parse_args(words, namespace=Arguments())
+    store = Store(Locations.from_environment())
+    names = list(dict.fromkeys(arguments.names))
+    # All are checked before the first is removed.
+    records = {name: _check(store, name, force=arguments.force) for name in names}
+    for name, record in records.items():
+        _remove(store, name, record)
+        if not arguments.json:
+            output.note(f"removed sandbox '{name}'")
+    store.sweep()
+    if arguments.json:
+        output.document({"removed": names})
+    return 0
+
+
+def _check(store: Store, name: str, *, force: bool) -> SandboxRecord | None:
+    """Raise unless the sandbox may be removed; None when it may although its record is unreadable."""
+    check_name(name)
+    try:
+        record = store.load(name)
+    except NoSuchSandbox:
+        raise
+    except SandboxError as error:
+        if force:
+            return None
+        raise UsageError(error.message, hint=f"'sandboxfs rm --force {name}' removes it unread") from error
+    refuse_if_held(observe(store, record, MountTable.read()))
+    if not force and not is_empty(store.places(name).upper):
+        raise UsageError(
+            f"sandbox '{name}' holds changes to {str(record.workspace)!r}",
+            hint=f"'sandboxfs rm --force {name}' throws them away",
+        )
+    return record
+
+
+def _remove(store: Store, name: str, record: SandboxRecord | None) -> None:
+    lock = SandboxLock.acquire(store.places(name).lock)
+    if lock is None:
+        raise SandboxBusy(f"sandbox '{name}' is held by another process")
+    try:
+        if record is not None:
+            # Held by us now: looking at the lock would say "mounted".
+            mount = MountTable.read().at(record.mountpoint)
+            if mount is not None and mount.ours:
+                detach(record.mountpoint, lazy=True)
+            if record.own_mountpoint:
+                with suppress(OSError):
+                    record.mountpoint.rmdir()
+        store.remove(name)
+    finally:
+        lock.release()

@@ -1,0 +1,1 @@
+"""How do programs ask? Finding, starting and ending what serves a sandbox."""

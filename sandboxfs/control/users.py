@@ -1,0 +1,90 @@
+"""Which processes use a mount?
+
+Asked of /proc alone: open files by the mount id in their fdinfo, maps by device number, directories by the
+text of their links. Nothing here looks at the mount, which may hang. Processes of other users stay unseen
+without privilege.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxfs.control.mounts import Mount
+
+
+@dataclass(frozen=True)
+class User:
+    """A process that keeps a mount busy."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.command} (pid {self.pid})"
+
+
+def users_of(mount: Mount, *, besides: set[int]) -> list[User]:
+    """List the processes that use *mount*, by pid, leaving out *besides* (the daemon itself)."""
+    users = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) in besides:
+            continue
+        process = Path("/proc", entry)
+        try:
+            if _uses(process, mount):
+                users.append(User(int(entry), _command(process)))
+        except OSError:
+            # It ended, or it is not ours to look at.
+            continue
+    return sorted(users, key=lambda user: user.pid)
+
+
+def _uses(process: Path, mount: Mount) -> bool:
+    return _stands_in(process, mount) or _has_open(process, mount) or _maps(process, mount)
+
+
+def _stands_in(process: Path, mount: Mount) -> bool:
+    for link in ("cwd", "root", "exe"):
+        try:
+            target = Path(os.readlink(process / link))
+        except OSError:
+            continue
+        if target.is_relative_to(mount.mountpoint):
+            return True
+    return False
+
+
+def _has_open(process: Path, mount: Mount) -> bool:
+    wanted = f"mnt_id:\t{mount.mount_id}\n"
+    return any(wanted in text for text in _texts(process / "fdinfo"))
+
+
+def _texts(directory: Path) -> Iterator[str]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return
+    for name in names:
+        try:
+            yield (directory / name).read_text()
+        except OSError:
+            continue
+
+
+def _maps(process: Path, mount: Mount) -> bool:
+    major, _, minor = mount.device.partition(":")
+    wanted = f"{int(major):02x}:{int(minor):02x}"
+    try:
+        lines = (process / "maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return False
+    return any(
+        fields[3] == wanted for fields in (line.split(maxsplit=5) for line in lines) if len(fields) > 3
+    )
+
+
+def _command(process: Path) -> str:
+    arguments = (process / "cmdline").read_bytes().split(b"\0")
+    name = os.fsdecode(arguments[0]) or (process / "comm").read_text(errors="replace").strip()
+    return os.path.basename(name) or "?"

@@ -1,0 +1,1 @@
+"""Who is serving? One process, one sandbox, one mount."""

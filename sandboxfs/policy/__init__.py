@@ -1,0 +1,1 @@
+"""What may be done? The user's configuration and, later, the rules."""

@@ -1,0 +1,1 @@
+"""Which sandboxes exist? Records, locks and the places they live in."""

@@ -1,0 +1,90 @@
+"""Where does sandboxfs keep things on this machine, and what did the environment say about it?
+
+One value, taken from the environment once per command and passed on. Reading it creates nothing.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+STATE_VARIABLE = "SANDBOXFS_STATE_DIR"
+CONFIG_VARIABLE = "SANDBOXFS_CONFIG"
+
+
+@dataclass(frozen=True)
+class SandboxPlaces:
+    """The files and directories of one sandbox."""
+
+    home: Path
+
+    @property
+    def record(self) -> Path:
+        return self.home / "sandbox.toml"
+
+    @property
+    def lock(self) -> Path:
+        return self.home / "lock"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "daemon.log"
+
+    @property
+    def upper(self) -> Path:
+        return self.home / "roots" / "0" / "upper"
+
+    @property
+    def work(self) -> Path:
+        return self.home / "roots" / "0" / "work"
+
+    @property
+    def index(self) -> Path:
+        return self.home / "roots" / "0" / "index"
+
+
+@dataclass(frozen=True)
+class Locations:
+    """The directories that all sandboxes of a user share."""
+
+    state: Path
+    runtime: Path
+    config: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Locations":
+        """Resolve every location; an empty variable counts as unset."""
+        named_state = environment.get(STATE_VARIABLE)
+        state = Path(named_state or platformdirs.user_data_dir("sandboxfs")).absolute()
+        # The state is compared with workspaces, which are compared by their real path.
+        state = Path(os.path.realpath(state))
+        named_config = environment.get(CONFIG_VARIABLE)
+        config = Path(
+            named_config or Path(platformdirs.user_config_dir("sandboxfs"), "config.toml")
+        ).absolute()
+        return cls(state=state, runtime=_runtime(environment, state), config=config)
+
+    @property
+    def sandboxes(self) -> Path:
+        return self.state / "sandboxes"
+
+    @property
+    def default_workspace(self) -> Path:
+        return self.state / "workspace"
+
+    def sandbox(self, name: str) -> SandboxPlaces:
+        """Return the places of the sandbox called *name*, which need not exist."""
+        return SandboxPlaces(self.sandboxes / name)
+
+    def default_mountpoint(self, name: str) -> Path:
+        """Return where the sandbox called *name* is mounted when the user names no place."""
+        return self.runtime / "mnt" / name
+
+
+def _runtime(environment: Mapping[str, str], state: Path) -> Path:
+    given = environment.get("XDG_RUNTIME_DIR")
+    if given and Path(given).is_absolute() and os.access(given, os.W_OK | os.X_OK):
+        return Path(os.path.realpath(given)) / "sandboxfs"
+    return state / "run"

@@ -1,0 +1,338 @@
+"""Can any sequence of operations tell the view from a plain directory?
+
+The machine applies random verbs to a sandbox and to an ordinary copy of its workspace. After each step both
+must have answered alike, error by error, and look alike; a file keeps its inode number for as long as it
+lives. Few names are used, so that they collide, and the workspace begins with hard links, symlinks and nested
+directories.
+"""
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.support.core_driver import CoreDriver
+from tests.support.drivers import HostTree, OpenFile, Sandbox, Verbs
+from tests.support.mount_driver import MountDriver
+from tests.support.observe import Observed, differences, observe
+from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
+from tests.support.tree import LONG_AGO, Fifo, File, HardLink, Symlink, Tree, build
+
+SEED: Tree = {
+    "a/a": "a of a\n",
+    "a/b/c": "c of b\n",
+    "a/b/a": Symlink("../a"),
+    "a/b/d/e": "deep\n",
+    "b": Symlink("a"),
+    "c": File("c\n", xattrs={"user.one": b"1"}),
+    "a/c": HardLink("c"),
+    "a/b/e": HardLink("c"),
+    "d/": "",
+    "e/a": "ea\n",
+    "e/b/a": "eba\n",
+    "e/b/b": HardLink("e/a"),
+    "e/c": Fifo(),
+    "e/d": Symlink("nowhere"),
+}
+
+names = st.sampled_from("abcde")
+paths = st.lists(names, min_size=1, max_size=3).map("/".join)
+data = st.sampled_from([b"", b"x", b"some text\n", b"0123456789" * 50, b"z" * 5000])
+sizes = st.sampled_from([0, 1, 7, 100, 4096, 10_000])
+modes = st.sampled_from([0o644, 0o600, 0o755, 0o700, 0o4755, 0o2775])
+open_flags = st.sampled_from(
+    [
+        os.O_RDONLY,
+        os.O_RDWR,
+        os.O_WRONLY,
+        os.O_RDWR | os.O_TRUNC,
+        os.O_RDWR | os.O_CREAT,
+        os.O_RDWR | os.O_CREAT | os.O_EXCL,
+        os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+        os.O_RDWR | os.O_NOFOLLOW,
+        os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW,
+    ]
+)
+attributes = st.sampled_from(["user.one", "user.two"])
+
+
+class Answer:
+    """What a call came to: a value, or an error."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.code = 0
+        self.value: object = None
+        try:
+            self.value = call()
+        except OSError as error:
+            self.code = error.errno or errno.EIO
+
+    def __str__(self) -> str:
+        return errno.errorcode[self.code] if self.code else f"success ({self.value!r})"
+
+
+class ViewAndPlainDirectory(RuleBasedStateMachine):
+    make_sandbox: Callable[[Path, Path], Sandbox]
+    parent: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place = Path(tempfile.mkdtemp(prefix="machine-", dir=self.parent))
+        self.umask = os.umask(0)
+        self.open: list[tuple[OpenFile, OpenFile]] = []
+        self.plain = HostTree(build(self.place / "plain", SEED))
+        self.view = type(self).make_sandbox(self.place, build(self.place / "workspace", SEED))
+        self.last: tuple[Observed, Observed] | None = None
+
+    def both(self, call: Callable[[Verbs], object]) -> None:
+        """Ask both sides; they must answer alike."""
+        view, plain = Answer(lambda: call(self.view)), Answer(lambda: call(self.plain))
+        assert view.code == plain.code, f"the view answers {view}, a plain directory {plain}"
+        assert view.value == plain.value, f"the view answers {view}, a plain directory {plain}"
+
+    def is_fifo(self, path: str) -> bool:
+        try:
+            return stat.S_ISFIFO(self.plain.stat(path).st_mode)
+        except OSError:
+            return False
+
+    # Files
+
+    @rule(path=paths, content=data)
+    def create(self, path: str, content: bytes) -> None:
+        self.both(lambda tree: tree.create(path, content))
+
+    @rule(path=paths, content=data, mode=modes)
+    def replace(self, path: str, content: bytes, mode: int) -> None:
+        if not self.is_fifo(path):
+            self.both(lambda tree: tree.write(path, content, os.O_CREAT | os.O_TRUNC, mode))
+
+    @rule(path=paths, content=data)
+    def overwrite(self, path: str, content: bytes) -> None:
+        if not self.is_fifo(path):
+            self.both(lambda tree: tree.write(path, content, 0))
+
+    @rule(path=paths, content=data)
+    def append(self, path: str, content: bytes) -> None:
+        if not self.is_fifo(path):
+            self.both(lambda tree: tree.append(path, content))
+
+    @rule(path=paths, size=sizes)
+    def truncate(self, path: str, size: int) -> None:
+        self.both(lambda tree: tree.truncate(path, size))
+
+    @rule(path=paths)
+    def read(self, path: str) -> None:
+        if not self.is_fifo(path):
+            self.both(lambda tree: tree.read(path))
+
+    # Names
+
+    @rule(path=paths, mode=modes)
+    def mkdir(self, path: str, mode: int) -> None:
+        self.both(lambda tree: tree.mkdir(path, mode))
+
+    @rule(path=paths)
+    def rmdir(self, path: str) -> None:
+        self.both(lambda tree: tree.rmdir(path))
+
+    @rule(path=paths)
+    def unlink(self, path: str) -> None:
+        self.both(lambda tree: tree.unlink(path))
+
+    @rule(path=paths)
+    def remove_tree(self, path: str) -> None:
+        self.both(lambda tree: tree.remove_tree(path))
+
+    @rule(path=paths, new_path=paths, flags=st.sampled_from([0, 0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]))
+    def rename(self, path: str, new_path: str, flags: int) -> None:
+        self.both(lambda tree: tree.rename(path, new_path, flags))
+
+    @rule(path=paths, new_path=paths)
+    def link(self, path: str, new_path: str) -> None:
+        self.both(lambda tree: tree.link(path, new_path))
+
+    @rule(path=paths, leads_to=paths)
+    def symlink(self, path: str, leads_to: str) -> None:
+        self.both(lambda tree: tree.symlink(leads_to, path))
+
+    @rule(path=paths)
+    def mkfifo(self, path: str) -> None:
+        self.both(lambda tree: tree.mkfifo(path))
+
+    @rule(path=paths)
+    def names(self, path: str) -> None:
+        self.both(lambda tree: sorted(tree.names(path)))
+
+    # Attributes
+
+    @rule(path=paths, mode=modes)
+    def chmod(self, path: str, mode: int) -> None:
+        self.both(lambda tree: tree.chmod(path, mode))
+
+    @rule(path=paths, second=st.integers(1, 10**9))
+    def utime(self, path: str, second: int) -> None:
+        self.both(lambda tree: tree.utime(path, LONG_AGO, second * 10**9 + 987_654_321))
+
+    @rule(
+        path=paths, name=attributes, value=data, flags=st.sampled_from([0, os.XATTR_CREATE, os.XATTR_REPLACE])
+    )
+    def setxattr(self, path: str, name: str, value: bytes, flags: int) -> None:
+        self.both(lambda tree: tree.setxattr(path, name, value[:1000], flags))
+
+    @rule(path=paths, name=attributes)
+    def removexattr(self, path: str, name: str) -> None:
+        self.both(lambda tree: tree.removexattr(path, name))
+
+    @rule(path=paths, name=attributes)
+    def getxattr(self, path: str, name: str) -> None:
+        self.both(lambda tree: tree.getxattr(path, name))
+
+    # Open files
+
+    @precondition(lambda self: len(self.open) < 3)
+    @rule(path=paths, flags=open_flags)
+    def open_file(self, path: str, flags: int) -> None:
+        if self.is_fifo(path) or (
+            flags & os.O_DIRECTORY and self.plain.exists(path) and self.plain.is_dir(path)
+        ):
+            return
+        opened: list[OpenFile] = []
+
+        def call(tree: Verbs) -> None:
+            opened.append(tree.open(path, flags))
+
+        # A directory that can be read can be opened; the machine has no use for it.
+        if flags & os.O_ACCMODE == os.O_RDONLY and Answer(lambda: self.plain.names(path)).code == 0:
+            return
+        try:
+            self.both(call)
+        finally:
+            if len(opened) == 2:
+                self.open.append((opened[0], opened[1]))
+
+    def both_open(self, number: int, call: Callable[[OpenFile], object]) -> None:
+        view_file, plain_file = self.open[number % len(self.open)]
+        view, plain = Answer(lambda: call(view_file)), Answer(lambda: call(plain_file))
+        assert view.code == plain.code, f"the open view file answers {view}, a plain one {plain}"
+        assert view.value == plain.value, f"the open view file answers {view}, a plain one {plain}"
+
+    @precondition(lambda self: self.open)
+    @rule(number=st.integers(0, 2), content=data, offset=sizes)
+    def write_open(self, number: int, content: bytes, offset: int) -> None:
+        self.both_open(number, lambda file: file.pwrite(content, offset))
+
+    @precondition(lambda self: self.open)
+    @rule(number=st.integers(0, 2), offset=sizes)
+    def read_open(self, number: int, offset: int) -> None:
+        self.both_open(number, lambda file: file.pread(20_000, offset))
+
+    @precondition(lambda self: self.open)
+    @rule(number=st.integers(0, 2), size=sizes)
+    def truncate_open(self, number: int, size: int) -> None:
+        self.both_open(number, lambda file: file.truncate(size))
+
+    @precondition(lambda self: self.open)
+    @rule(number=st.integers(0, 2))
+    def stat_open(self, number: int) -> None:
+        def seen(file: OpenFile) -> tuple[int, int, int]:
+            status = file.stat()
+            return status.st_mode, status.st_size, status.st_nlink
+
+        self.both_open(number, seen)
+
+    @precondition(lambda self: self.open)
+    @rule(number=st.integers(0, 2))
+    def close(self, number: int) -> None:
+        for file in self.open.pop(number % len(self.open)):
+            file.close()
+
+    # Sessions
+
+    @precondition(lambda self: not self.open)
+    @rule()
+    def remount(self) -> None:
+        self.view.remount()
+
+    @precondition(lambda self: not self.open and self.view.kind == "core")
+    @rule()
+    def forget(self) -> None:
+        self.view.forget()
+
+    @initialize()
+    def begin(self) -> None:
+        self.look_alike()
+
+    @invariant()
+    def look_alike(self) -> None:
+        view, plain = observe(self.view), observe(self.plain)
+        found = differences(view, plain)
+        assert not found, "the view differs from a plain directory:\n" + "\n".join(found)
+        if self.last is not None:
+            self.inodes_last(*self.last, view, plain)
+        self.last = view, plain
+
+    @staticmethod
+    def inodes_last(old_view: Observed, old_plain: Observed, view: Observed, plain: Observed) -> None:
+        """What the plain directory shows to be the same file has the same number in the view as before."""
+        old = {ino: old_view.inodes[path] for path, ino in old_plain.inodes.items()}
+        for path, ino in plain.inodes.items():
+            if ino in old:
+                assert view.inodes[path] == old[ino], f"{path!r} has another inode number than before"
+
+    def teardown(self) -> None:
+        try:
+            for pair in self.open:
+                for file in pair:
+                    file.close()
+            self.view.finish()
+        finally:
+            self.view.abandon()
+            os.umask(self.umask)
+            shutil.rmtree(self.place)
+
+
+def check(make: Callable[[Path, Path], Sandbox], place: Path, *, share: float, steps: int) -> None:
+    """Run the machine with a share of the examples that the profile asks for."""
+
+    class Machine(ViewAndPlainDirectory):
+        make_sandbox = staticmethod(make)
+        parent = place
+
+    examples = max(1, round(settings.default.max_examples * share))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=steps))
+
+
+def forgetful_core(place: Path, workspace: Path) -> Sandbox:
+    return CoreDriver(place / "state", workspace)
+
+
+def remembering_core(place: Path, workspace: Path) -> Sandbox:
+    return CoreDriver(place / "state", workspace, remembers=True)
+
+
+@pytest.mark.parametrize("make", [forgetful_core, remembering_core])
+def test_no_sequence_of_operations_tells_the_core_from_a_plain_directory(
+    make: Callable[[Path, Path], Sandbox], tmp_path: Path
+) -> None:
+    check(make, tmp_path, share=1, steps=40)
+
+
+@pytest.mark.mount
+def test_no_sequence_of_operations_tells_a_mount_from_a_plain_directory(tmp_path: Path) -> None:
+    check(MountDriver, tmp_path, share=0.25, steps=40)

@@ -1,0 +1,129 @@
+"""The ground that every test stands on: an environment of its own, and a sandbox that proves its promises.
+
+The fixtures `sandbox` and `make_sandbox` run a test twice: against the core in process, and through a mount.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support import conditions
+from tests.support.drivers import Sandbox
+from tests.support.mounts import sweep_stale_mounts
+from tests.support.tree import Fifo, File, HardLink, Symlink, Tree, build
+
+settings.register_profile("default", deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# What most tests find in the workspace.
+STANDARD: Tree = {
+    "file": "lower text\n",
+    "other": "other lower text\n",
+    "empty": "",
+    "script": File("#!/bin/sh\n", mode=0o755),
+    "tagged": File("tagged\n", xattrs={"user.colour": b"red", "user.shape": b"round"}),
+    "dir/one": "1\n",
+    "dir/two": "2\n",
+    "dir/deep/leaf": "leaf\n",
+    "dir/deep/er/bottom": "bottom\n",
+    "hollow/": "",
+    "link": Symlink("file"),
+    "dirlink": Symlink("dir"),
+    "dangling": Symlink("nowhere"),
+    "hard1": "shared\n",
+    "hard2": HardLink("hard1"),
+    "dir/hard3": HardLink("hard1"),
+    "fifo": Fifo(),
+}
+
+
+class MakeSandbox(Protocol):
+    def __call__(self, tree: Tree) -> Sandbox: ...
+
+
+def pytest_report_header() -> list[str]:
+    return conditions.report()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stale_mounts_are_gone(tmp_path_factory: pytest.TempPathFactory) -> None:
+    sweep_stale_mounts(tmp_path_factory.getbasetemp())
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("mount"):
+        conditions.require_fuse()
+
+
+@pytest.fixture(autouse=True)
+def _environment_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test sees or changes the sandboxes, the configuration or the git settings of whoever runs it."""
+    place = tmp_path_factory.mktemp("env")
+    for variable in list(os.environ):
+        if variable.startswith(("SANDBOXFS_", "GIT_")) and variable != conditions.REQUIRE:
+            monkeypatch.delenv(variable)
+    for variable, folder in {
+        "HOME": "home",
+        "SANDBOXFS_STATE_DIR": "state",
+        "XDG_DATA_HOME": "data",
+        "XDG_CONFIG_HOME": "config",
+        "XDG_CACHE_HOME": "cache",
+        "XDG_STATE_HOME": "xdg-state",
+        "XDG_RUNTIME_DIR": "run",
+    }.items():
+        monkeypatch.setenv(variable, str(place / folder))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    # The runtime directory is the one that a login makes; the rest is made by whoever needs it first.
+    (place / "run").mkdir(mode=0o700)
+    (place / "home").mkdir()
+    # The package is found wherever a command or a daemon starts.
+    root = str(Path(__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
+
+
+@pytest.fixture(params=["core", pytest.param("mount", marks=pytest.mark.mount)])
+def make_sandbox(
+    request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Iterator[MakeSandbox]:
+    """Makes a sandbox over a workspace built from a tree, once in a test."""
+    made: list[Sandbox] = []
+    umask = os.umask(0)
+
+    def make(tree: Tree) -> Sandbox:
+        workspace = build(tmp_path / "workspace", tree)
+        # The core is imported late, so that the tests of everything else do not depend on it.
+        if request.param == "core":
+            from tests.support.core_driver import CoreDriver
+
+            made.append(CoreDriver(tmp_path / "state", workspace))
+        else:
+            from tests.support.mount_driver import MountDriver
+
+            made.append(MountDriver(tmp_path, workspace))
+        return made[-1]
+
+    def check_log() -> None:
+        warnings = [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
+        assert not warnings, f"logged: {warnings}"
+
+    try:
+        yield make
+        for sandbox in made:
+            sandbox.finish(check_log)
+    finally:
+        for sandbox in made:
+            sandbox.abandon()
+        os.umask(umask)
+
+
+@pytest.fixture
+def sandbox(make_sandbox: Callable[[Tree], Sandbox]) -> Sandbox:
+    """A sandbox over the standard workspace."""
+    return make_sandbox(STANDARD)

@@ -1,0 +1,1 @@
+"""What do the tests share? Trees to build and compare, drivers for the core and for a mount, probes."""

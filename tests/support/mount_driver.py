@@ -1,0 +1,102 @@
+"""A real mount, made by the command a user would type, asked through the kernel.
+
+The daemon is a process of its own. `stop` proves that it went, that nothing stayed mounted, and that it had
+nothing to complain about.
+"""
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.drivers import HostTree, Sandbox
+from tests.support.mounts import detach_mount, mountpoints
+from tests.support.tree import capture
+
+_COMPLAINT = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|Traceback|Fatal Python error", re.IGNORECASE)
+_PATIENCE = 60
+
+
+def run_sandboxfs(
+    *arguments: str | Path, state: Path | None = None, timeout: float = _PATIENCE
+) -> "subprocess.CompletedProcess[str]":
+    """Run the command line in the environment of the test; the caller looks at the exit status."""
+    more = {} if state is None else {"SANDBOXFS_STATE_DIR": str(state)}
+    return subprocess.run(
+        [sys.executable, "-m", "sandboxfs", *arguments],
+        stdin=subprocess.DEVNULL,
+        env=os.environ | more,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+class MountDriver(HostTree, Sandbox):
+    kind = "mount"
+
+    def __init__(self, place: Path, workspace: Path, *options: str) -> None:
+        super().__init__(place / "view")
+        self.lower = workspace
+        self.options = options
+        self.state = place / "state"
+        self.home = self.state / "sandboxes" / "test"
+        self.upper, self.work = (self.home / "roots" / "0" / part for part in ("upper", "work"))
+        self.root.mkdir(parents=True)
+        self._pristine = capture(workspace)
+        self.start()
+
+    @property
+    def log(self) -> str:
+        path = self.home / "daemon.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    @property
+    def is_mounted(self) -> bool:
+        return self.root in mountpoints()
+
+    @property
+    def pid(self) -> int:
+        """The daemon, which writes its pid into the lock that it holds."""
+        return int((self.home / "lock").read_text())
+
+    def start(self) -> None:
+        done = run_sandboxfs(
+            "mount", "--name", "test", *self.options, self.lower, self.root, state=self.state
+        )
+        assert done.returncode == 0, f"mount failed: {done.stderr}\n{self.log}"
+        assert self.is_mounted
+
+    def stop(self) -> None:
+        if not self.is_mounted:
+            return
+        done = run_sandboxfs("unmount", self.root, state=self.state)
+        assert done.returncode == 0, f"unmount failed: {done.stderr}\n{self.log}"
+        assert not self.is_mounted
+        self._check_daemon_gone()
+        complaints = [line for line in self.log.splitlines() if _COMPLAINT.search(line)]
+        assert not complaints, f"the daemon complained:\n{self.log}"
+
+    def _check_daemon_gone(self) -> None:
+        with open(self.home / "lock", "rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pytest.fail("the daemon lives on after unmount")
+
+    def abandon(self) -> None:
+        if self.is_mounted:
+            sys.stderr.write(self.log)
+            detach_mount(self.root)
+
+    def forget(self) -> None:
+        try:
+            # 2: names and inodes, not pages.
+            Path("/proc/sys/vm/drop_caches").write_text("2")
+        except PermissionError:
+            pytest.skip("only root can have the kernel forget")

@@ -1,0 +1,44 @@
+"""The environment decides where things are kept."""
+
+from pathlib import Path
+
+import pytest
+
+from sandboxfs.state.locations import Locations
+
+
+def test_the_state_directory_can_be_named_and_is_made_absolute_and_real(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to("real")
+    locations = Locations.from_environment({"SANDBOXFS_STATE_DIR": "alias/state"})
+    assert locations.state == tmp_path / "real" / "state"
+    assert locations.sandbox("app").upper == tmp_path / "real/state/sandboxes/app/roots/0/upper"
+
+
+def test_without_a_name_the_users_own_directories_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    locations = Locations.from_environment({"SANDBOXFS_STATE_DIR": "", "SANDBOXFS_CONFIG": ""})
+    assert locations.state == tmp_path / "data" / "sandboxfs"
+    assert locations.config == tmp_path / "config" / "sandboxfs" / "config.toml"
+    assert locations.default_workspace == tmp_path / "data" / "sandboxfs" / "workspace"
+
+
+def test_mountpoints_are_made_in_the_runtime_directory_when_there_is_one(tmp_path: Path) -> None:
+    environment = {"SANDBOXFS_STATE_DIR": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(tmp_path)}
+    locations = Locations.from_environment(environment)
+    assert locations.default_mountpoint("app") == tmp_path / "sandboxfs" / "mnt" / "app"
+
+
+@pytest.mark.parametrize("runtime", ["", "relative", "/nowhere/at/all"])
+def test_mountpoints_are_made_in_the_state_directory_when_the_runtime_directory_is_of_no_use(
+    tmp_path: Path, runtime: str
+) -> None:
+    environment = {"SANDBOXFS_STATE_DIR": str(tmp_path / "state"), "XDG_RUNTIME_DIR": runtime}
+    locations = Locations.from_environment(environment)
+    assert locations.default_mountpoint("app") == tmp_path / "state" / "run" / "mnt" / "app"
