@@ -18,10 +18,12 @@ from sandboxfs.control.sandboxes import Sandbox, observe
 from sandboxfs.errors import MountFailed, SandboxBusy, UsageError
 from sandboxfs.paths import nearest_existing, quoted
 from sandboxfs.policy.config import UserConfig, load_config
+from sandboxfs.state.locations import Locations
 from sandboxfs.state.record import SandboxRecord
 from sandboxfs.state.store import Store, check_name, name_from
 
 WORKSPACE_VARIABLE = "SANDBOXFS_WORKSPACE"
+STATE_HINT = "choose another place with SANDBOXFS_STATE_DIR"
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
     """Decide what *request* means and check all of it; raise without having created anything."""
     table = MountTable.read()
     config = load_config(store.locations.config)
+    _check_state(store.locations)
     if request.name is not None:
         check_name(request.name)
     for word, value in (("workspace", request.workspace), ("mountpoint", request.mountpoint)):
@@ -68,7 +71,7 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
     if previous is not None:
         refuse_if_held(observe(store, previous, table))
     stale = check_mountpoint(store, record, table, mkdir=request.mkdir)
-    _check_machine(store, request)
+    _check_machine(request)
     return MountPlan(record, previous, stale)
 
 
@@ -196,17 +199,17 @@ def _record(
     return fresh if previous is None else replace(fresh, created=previous.created)
 
 
-def _check_machine(store: Store, request: MountRequest) -> None:
+def _check_machine(request: MountRequest) -> None:
     privileged = machine.is_privileged()
     machine.check_device()
     machine.check_helper(privileged=privileged)
     if request.allow_other:
         machine.check_allow_other(privileged=privileged)
-    state = nearest_existing(store.locations.sandboxes)
+
+
+def _check_state(locations: Locations) -> None:
+    state = nearest_existing(locations.sandboxes)
     if not state.is_dir():
         raise MountFailed(f"cannot use state directory {quoted(state)}: not a directory", hint=STATE_HINT)
-    if not os.access(state, os.W_OK | os.X_OK):
+    if not os.access(state, os.R_OK | os.W_OK | os.X_OK):
         raise MountFailed(f"cannot write in state directory {quoted(state)}", hint=STATE_HINT)
-
-
-STATE_HINT = "choose another place with SANDBOXFS_STATE_DIR"

@@ -124,10 +124,45 @@ class HostDir:
         os.rmdir(name, dir_fd=self.fd)
 
     def rename(self, name: bytes, other: "HostDir", other_name: bytes, flags: int = 0) -> None:
+        """Move *name*, a directory that its owner may not write (mode 0555) too.
+
+        The kernel wants that permission to rewrite the directory's `..`; a program that removes such a
+        directory or changes a file in it, for which it has to be moved between work and upper, needs none.
+        """
+        try:
+            self._rename(name, other, other_name, flags)
+        except PermissionError:
+            moves = [(self, name, other, other_name)]
+            if flags & syscalls.RENAME_EXCHANGE:
+                moves.append((other, other_name, self, name))
+            locked = [(move, mode) for move in moves if (mode := move[0]._locked_directory(move[1]))]
+            if not locked:
+                raise
+            for (here, at, _, _), mode in locked:
+                here.chmod(at, stat.S_IMODE(mode) | 0o700)
+            moved = False
+            try:
+                self._rename(name, other, other_name, flags)
+                moved = True
+            finally:
+                for (here, at, there, then), mode in locked:
+                    if moved:
+                        there.chmod(then, stat.S_IMODE(mode))
+                    else:
+                        here.chmod(at, stat.S_IMODE(mode))
+
+    def _rename(self, name: bytes, other: "HostDir", other_name: bytes, flags: int) -> None:
         if flags:
             syscalls.rename(self.fd, name, other.fd, other_name, flags)
         else:
             os.rename(name, other_name, src_dir_fd=self.fd, dst_dir_fd=other.fd)
+
+    def _locked_directory(self, name: bytes) -> int:
+        """The type and mode of a directory that its owner may not write; 0 for anything else."""
+        status = self.stat(name)
+        if status is None or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o200:
+            return 0
+        return status.st_mode
 
     def remove_tree(self, name: bytes) -> None:
         """Remove *name* and all below it, whatever its permissions; absent is fine."""

@@ -17,9 +17,12 @@ import errno
 import os
 import stat
 import struct
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from sandboxfs.layers.hostdir import HostDir, unlocked
+
+T = TypeVar("T")
 
 PREFIX = b"user.overlay."
 _OPAQUE = PREFIX + b"opaque"
@@ -101,16 +104,16 @@ def read_directory(directory: HostDir, name: bytes) -> DirMarks:
     attributes = directory.listxattr(name)
     if not attributes:
         return NO_MARKS
-    opaque = _OPAQUE in attributes and directory.getxattr(name, _OPAQUE) == b"y"
-    redirect = directory.getxattr(name, _REDIRECT) if _REDIRECT in attributes else None
-    ino = _unpack(directory.getxattr(name, _RECORD)).ino if _RECORD in attributes else 0
+    opaque = _OPAQUE in attributes and _get(directory, name, _OPAQUE) == b"y"
+    redirect = _get(directory, name, _REDIRECT) if _REDIRECT in attributes else None
+    ino = _unpack(_get(directory, name, _RECORD)).ino if _RECORD in attributes else 0
     return DirMarks(opaque, redirect, ino)
 
 
 def read_record(directory: HostDir, name: bytes) -> Record:
     """The record of the regular file *name*."""
     try:
-        return _unpack(directory.getxattr(name, _RECORD))
+        return _unpack(_get(directory, name, _RECORD))
     except OSError as error:
         if error.errno in (errno.ENODATA, errno.ENOTSUP):
             return NO_RECORD
@@ -145,10 +148,19 @@ def redirected_path(redirect: bytes, lower_parent: bytes) -> bytes:
 
 
 def _set(directory: HostDir, name: bytes, attribute: bytes, value: bytes) -> None:
+    _unlocked(directory, name, lambda: directory.setxattr(name, attribute, value))
+
+
+def _get(directory: HostDir, name: bytes, attribute: bytes) -> bytes:
+    return _unlocked(directory, name, lambda: directory.getxattr(name, attribute))
+
+
+def _unlocked(directory: HostDir, name: bytes, action: Callable[[], T]) -> T:
+    """Run *action* on the marks of an object whose mode may keep even its owner from them."""
     try:
-        directory.setxattr(name, attribute, value)
+        return action()
     except PermissionError:
         status = directory.stat(name)
         if status is None or stat.S_ISLNK(status.st_mode):
             raise
-        unlocked(directory.path_of(name), status.st_mode, lambda: directory.setxattr(name, attribute, value))
+        return unlocked(directory.path_of(name), status.st_mode, action)

@@ -87,8 +87,11 @@ class Overlay:
         return self._made(parent, name, caller, mode, lambda d, n: d.mknod(n, mode, device))
 
     def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
-        mode = stat.S_IFDIR | stat.S_IMODE(mode)
-        return self._made(parent, name, caller, mode, lambda d, n: d.mkdir(n, stat.S_IMODE(mode)))
+        # mkdir(2) takes no set-id bits; the parent's set-group-id is inherited.
+        permissions = mode & 0o1777
+        return self._made(
+            parent, name, caller, stat.S_IFDIR | permissions, lambda d, n: d.mkdir(n, permissions)
+        )
 
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
         return self._made(parent, name, caller, stat.S_IFLNK | 0o777, lambda d, n: d.symlink(n, target))

@@ -51,7 +51,10 @@ class Store:
         return self.locations.sandbox(name)
 
     def exists(self, name: str) -> bool:
-        return self.places(name).home.is_dir()
+        try:
+            return self.places(name).home.is_dir()
+        except OSError:
+            return False
 
     def load(self, name: str) -> SandboxRecord:
         """Read the record of the sandbox called *name*."""
@@ -59,10 +62,12 @@ class Store:
         path = self.places(name).record
         try:
             content = path.read_bytes()
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             if self.exists(name):
                 raise UsageError(f"sandbox '{name}' has no record at {quoted(path)}") from error
             raise NoSuchSandbox(f"no sandbox called '{name}'", hint=self._known()) from error
+        except OSError as error:
+            raise UsageError(f"cannot read {quoted(path)}: {error.strerror}") from error
         record = parse_record(content, str(path))
         if record.name != name:
             raise UsageError(f"{path}: the record is of sandbox {record.name!r}")
@@ -128,7 +133,7 @@ class Store:
     def _entries(self) -> list[str]:
         try:
             return sorted(path.name for path in self.locations.sandboxes.iterdir())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             message = f"cannot read state directory {quoted(self.locations.sandboxes)}: {error.strerror}"
