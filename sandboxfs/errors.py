@@ -13,6 +13,7 @@
 these classes into messages and exit codes, so no number appears where one is raised.
 """
 
+import json
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -39,6 +40,12 @@ class SandboxError(Exception):
         """Describe the error as the object that `--json` and the daemon's start-up report carry."""
         described = {"code": self.code, "exit": self.exit_code, "message": self.message, "hint": self.hint}
         return self.details | described
+
+    def as_text(self, *, as_json: bool) -> str:
+        """Write the error as stderr shows it: for a person, or with *as_json* as one line for a program."""
+        if as_json:
+            return json.dumps({"error": self.as_json()})
+        return f"sandboxfs: {self.message}" + (f"\nhint: {self.hint}" if self.hint else "")
 
 
 class UsageError(SandboxError):

@@ -6,7 +6,6 @@ verb is asked for, so that none pays for the others.
 
 import importlib
 import json
-import logging
 import os
 import sys
 import traceback
@@ -40,17 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except SandboxError as error:
-        _report(error, as_json=as_json)
+        print(error.as_text(as_json=as_json), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("sandboxfs: interrupted", file=sys.stderr)
+        _report("interrupted", EXIT_INTERRUPTED, "interrupted", as_json=as_json)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output has seen enough; keep the interpreter from complaining when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_BROKEN_PIPE
     except Exception as error:
-        _report_bug(error, as_json=as_json)
+        if not as_json:
+            traceback.print_exception(error)
+        _report("bug", EXIT_BUG, f"bug: {type(error).__name__}: {error}", as_json=as_json)
         return EXIT_BUG
 
 
@@ -86,21 +87,10 @@ def _parser() -> Parser:
     return parser
 
 
-def _report(error: SandboxError, *, as_json: bool) -> None:
+def _report(code: str, status: int, message: str, *, as_json: bool) -> None:
+    """Tell of an ending that is no `SandboxError`, in the same form."""
     if as_json:
-        print(json.dumps({"error": error.as_json()}), file=sys.stderr)
-        return
-    print(f"sandboxfs: {error.message}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
-
-
-def _report_bug(error: Exception, *, as_json: bool) -> None:
-    logging.getLogger(__name__).debug("bug", exc_info=error)
-    message = f"bug: {type(error).__name__}: {error}"
-    if as_json:
-        described = {"code": "bug", "exit": EXIT_BUG, "message": message, "hint": None}
+        described = {"code": code, "exit": status, "message": message, "hint": None}
         print(json.dumps({"error": described}), file=sys.stderr)
-        return
-    traceback.print_exception(error)
-    print(f"sandboxfs: {message}", file=sys.stderr)
+    else:
+        print(f"sandboxfs: {message}", file=sys.stderr)

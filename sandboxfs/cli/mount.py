@@ -17,7 +17,7 @@ from sandboxfs.cli.planning import STATE_HINT, MountPlan, MountRequest, plan_mou
 from sandboxfs.control.launch import become, launch
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.control.sandboxes import observe
-from sandboxfs.control.unmounting import detach
+from sandboxfs.control.unmounting import detach_dead
 from sandboxfs.errors import DaemonLost, MountFailed, SandboxBusy
 from sandboxfs.layers import probe
 from sandboxfs.paths import make_directories, quoted, remove_directories
@@ -106,10 +106,11 @@ def _prepare(store: Store, plan: MountPlan, undo: ExitStack) -> SandboxLock:
             undo.callback(remove_directories, make_directories(record.workspace))
         lock = _hold(store, plan, undo)
         if plan.stale is not None:
-            detach(plan.stale.mountpoint, lazy=True)
+            detach_dead(plan.stale)
             check_mountpoint(store, record, MountTable.read(), mkdir=True)
         mode = 0o700 if record.own_mountpoint else 0o777
         undo.callback(remove_directories, make_directories(record.mountpoint, mode))
+        undo.callback(_detach_remains, record.mountpoint)
     except OSError as error:
         at = quoted(error.filename) if error.filename else "the state directory"
         raise MountFailed(f"cannot prepare the sandbox: {at}: {error.strerror}", hint=STATE_HINT) from error
@@ -142,9 +143,16 @@ def _hold(store: Store, plan: MountPlan, undo: ExitStack) -> SandboxLock:
     return taken
 
 
+def _detach_remains(mountpoint: Path) -> None:
+    """Take away what a daemon that was killed while starting may have mounted."""
+    mount = MountTable.read().at(mountpoint)
+    if mount is not None and mount.ours:
+        detach_dead(mount)
+
+
 def _stay(store: Store, plan: MountPlan, lock: SandboxLock, *, as_json: bool) -> None:
     announcement = _announcement(plan, os.getpid(), as_json=as_json)
-    arguments = ["--foreground", "--announce", announcement]
+    arguments = ["--foreground", "--announce", announcement, *(["--json"] if as_json else [])]
     if plan.previous is None:
         arguments.append("--created")
     become(store.locations, plan.record.name, lock, arguments)

@@ -11,7 +11,7 @@ from sandboxfs.cli.parser import Parser, verb_parser
 from sandboxfs.cli.planning import refuse_if_held
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.control.sandboxes import observe
-from sandboxfs.control.unmounting import detach
+from sandboxfs.control.unmounting import detach_dead
 from sandboxfs.errors import NoSuchSandbox, SandboxBusy, SandboxError, UsageError
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import SandboxLock
@@ -82,13 +82,15 @@ def _remove(store: Store, name: str, record: SandboxRecord | None) -> None:
         raise SandboxBusy(f"sandbox '{name}' is held by another process")
     try:
         if record is not None:
-            # Held by us now: looking at the lock would say "mounted".
             mount = MountTable.read().at(record.mountpoint)
             if mount is not None and mount.ours:
-                detach(record.mountpoint, lazy=True)
+                # A living one is of another sandbox that was given the same place.
+                detach_dead(mount)
             if record.own_mountpoint:
                 with suppress(OSError):
                     record.mountpoint.rmdir()
         store.remove(name)
+    except OSError as error:
+        raise UsageError(f"cannot remove sandbox '{name}': {error}") from error
     finally:
         lock.release()

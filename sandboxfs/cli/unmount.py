@@ -12,7 +12,7 @@ from sandboxfs.cli import output
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
 from sandboxfs.control.mounts import Mount, MountTable
 from sandboxfs.control.sandboxes import Sandbox, observe, select
-from sandboxfs.control.unmounting import ProcessWatch, detach
+from sandboxfs.control.unmounting import ProcessWatch, detach, detach_dead
 from sandboxfs.control.users import User, users_of
 from sandboxfs.errors import DaemonLost, MountFailed, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
@@ -70,8 +70,7 @@ def run(words: list[str]) -> int:
     if target.mount is None:
         _tell(arguments, target, was, f"already unmounted: {quoted(target.mountpoint)}")
         return 0
-    if was == "dead":
-        detach(target.mountpoint, lazy=True)
+    if was == "dead" and detach_dead(target.mount):
         _tell(arguments, target, was, f"detached a dead mount: {quoted(target.mountpoint)}")
         return 0
     end_session(target.mount, target.sandbox, lazy=arguments.lazy, wait=arguments.wait)
@@ -96,7 +95,10 @@ def _find(store: Store, arguments: Arguments) -> _Target:
     if arguments.mountpoint is None:
         sandbox = observe(store, select(store, arguments.sandbox), table)
         return _Target(sandbox.record.mountpoint, sandbox.mount, sandbox)
-    place = table.resolve(arguments.mountpoint)
+    try:
+        place = table.resolve(arguments.mountpoint)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot use {quoted(arguments.mountpoint)}: {error}") from error
     here = [observe(store, record, table) for record in store.readable() if record.mountpoint == place]
     # Several sandboxes may have had this place in turn: the living one is meant, else the dead one.
     here.sort(key=lambda sandbox: ("mounted", "dead", "unmounted").index(sandbox.state))

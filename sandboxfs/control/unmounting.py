@@ -12,6 +12,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from sandboxfs.control.mounts import Mount, is_dead
 from sandboxfs.errors import MountFailed
 from sandboxfs.paths import quoted
 
@@ -32,6 +33,20 @@ def detach(mountpoint: Path, *, lazy: bool) -> None:
     if failure != errno.EPERM:
         raise OSError(failure, os.strerror(failure), str(mountpoint))
     _detach_as_user(mountpoint, lazy=lazy)
+
+
+def detach_dead(mount: Mount) -> bool:
+    """Detach *mount* if its daemon died, and say whether it did; a living one is left alone."""
+    if not is_dead(mount):
+        return False
+    try:
+        detach(mount.mountpoint, lazy=True)
+    except OSError as error:
+        # EINVAL: somebody else was faster.
+        if error.errno != errno.EINVAL:
+            place = quoted(mount.mountpoint)
+            raise MountFailed(f"cannot detach the dead mount at {place}: {error.strerror}") from error
+    return True
 
 
 def _detach_as_user(mountpoint: Path, *, lazy: bool) -> None:

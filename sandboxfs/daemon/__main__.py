@@ -28,6 +28,7 @@ class Arguments(argparse.Namespace):
     foreground: bool
     announce: str | None
     created: bool
+    json: bool
 
 
 def parse(words: list[str] | None = None) -> Arguments:
@@ -38,13 +39,14 @@ def parse(words: list[str] | None = None) -> Arguments:
     parser.add_argument("--foreground", action="store_true", help="log to stderr as well")
     parser.add_argument("--announce", help="print this when the view is ready")
     parser.add_argument("--created", action="store_true", help="remove the sandbox again if the start fails")
+    parser.add_argument("--json", action="store_true", help="tell a person of a failure in JSON")
     return parser.parse_args(words, namespace=Arguments())
 
 
 def main() -> int:
     arguments = parse()
     os.chdir("/")
-    starter = Starter(arguments.ready_fd, arguments.announce)
+    starter = Starter(arguments.ready_fd, arguments.announce, as_json=arguments.json)
     store = Store(Locations.from_environment())
     try:
         return _serve(store, arguments, starter)

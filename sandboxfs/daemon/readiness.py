@@ -15,9 +15,10 @@ from sandboxfs.errors import SandboxError
 class Starter:
     """Whoever started the daemon: a waiting command at the other end of a pipe, or a person at a terminal."""
 
-    def __init__(self, pipe: int | None, announcement: str | None) -> None:
+    def __init__(self, pipe: int | None, announcement: str | None, *, as_json: bool) -> None:
         self._pipe = pipe
         self._announcement = announcement
+        self._as_json = as_json
         if pipe is not None:
             os.set_inheritable(pipe, False)
         self.told = False
@@ -33,9 +34,7 @@ class Starter:
         if self.told:
             return
         if self._pipe is None:
-            print(f"sandboxfs: {error.message}", file=sys.stderr)
-            if error.hint:
-                print(f"hint: {error.hint}", file=sys.stderr)
+            print(error.as_text(as_json=self._as_json), file=sys.stderr)
         self._send({"error": error.as_json()})
 
     def _send(self, message: Mapping[str, object]) -> None:

@@ -199,7 +199,10 @@ class HostDir:
     # Extended attributes, of a symlink itself too
 
     def path_of(self, name: bytes) -> bytes:
-        """A path for the calls that take no directory descriptor; they do not follow its last component."""
+        """A path for the calls that take no directory descriptor; they do not follow its last component.
+
+        An empty name means this directory itself, which may be asked without permission to search it.
+        """
         return b"/proc/self/fd/%d/%s" % (self.fd, name)
 
     def own_path(self) -> bytes:

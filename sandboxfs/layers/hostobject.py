@@ -53,30 +53,34 @@ class Named:
 
 
 class Held:
-    """An open file, which may have no name any more."""
+    """An object held by descriptor: an open file, which may have no name any more, or a directory.
 
-    __slots__ = ("fd",)
+    Reached through /proc, because descriptors opened with O_PATH cannot be used directly, and because
+    looking at a directory as `.` would need permission to search it.
+    """
+
+    __slots__ = ("_path",)
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
+        self._path = b"/proc/self/fd/%d" % fd
 
     def chmod(self, mode: int) -> None:
-        os.chmod(self.fd, mode)
+        os.chmod(self._path, mode)
 
     def chown(self, uid: int, gid: int) -> None:
-        os.chown(self.fd, uid, gid)
+        os.chown(self._path, uid, gid)
 
     def set_times(self, atime_ns: int, mtime_ns: int) -> None:
-        os.utime(self.fd, ns=(atime_ns, mtime_ns))
+        os.utime(self._path, ns=(atime_ns, mtime_ns))
 
     def getxattr(self, attribute: bytes) -> bytes:
-        return os.getxattr(self.fd, attribute)
+        return os.getxattr(self._path, attribute)
 
     def listxattr(self) -> list[bytes]:
-        return [os.fsencode(attribute) for attribute in os.listxattr(self.fd)]
+        return [os.fsencode(attribute) for attribute in os.listxattr(self._path)]
 
     def setxattr(self, attribute: bytes, value: bytes, flags: int) -> None:
-        os.setxattr(self.fd, attribute, value, flags)
+        os.setxattr(self._path, attribute, value, flags)
 
     def removexattr(self, attribute: bytes) -> None:
-        os.removexattr(self.fd, attribute)
+        os.removexattr(self._path, attribute)

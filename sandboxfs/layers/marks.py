@@ -94,7 +94,7 @@ class Whiteouts:
         if self.devices:
             return
         try:
-            directory.setxattr(b".", _OPAQUE, b"x", os.XATTR_CREATE)
+            directory.setxattr(b"", _OPAQUE, b"x", os.XATTR_CREATE)
         except FileExistsError:
             pass
 

@@ -127,5 +127,5 @@ class Attributes:
         if node.gone is not None or node.sealed is not None:
             raise host_error(errno.ENODATA)
         if node.upper:
-            return Named(self._merge.fds.upper(node), b".")
-        return Named(self._merge.fds.lower(node.lowers[0]), b".")
+            return Held(self._merge.fds.upper(node).fd)
+        return Held(self._merge.fds.lower(node.lowers[0]).fd)

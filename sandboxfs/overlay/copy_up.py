@@ -52,11 +52,11 @@ class CopyUp:
     def dress_root(self) -> None:
         """Give a new upper the attributes of the directory it stands for; later they are its own."""
         upper = self._stack.upper
-        if marks.read_directory(upper, b".").ino:
+        if marks.read_directory(upper, b"").ino:
             return
         source = self._stack.layers[0].directory
         status = source.own_stat()
-        self._dress(upper, b".", source, b".", status, marks.Record(self._merge.numbers.of_lower(status), 0))
+        self._dress(upper, b".", source, b"", status, marks.Record(self._merge.numbers.of_lower(status), 0))
 
     def directory(self, directory: Directory) -> HostDir:
         """The upper part of a directory, made if need be."""
@@ -72,7 +72,7 @@ class CopyUp:
         work = self._stack.staging.directory
         with self._stack.staging.name() as staged:
             work.mkdir(staged, 0o700)
-            self._dress(work, staged, source, b".", status, marks.Record(directory.ino, 0))
+            self._dress(work, staged, source, b"", status, marks.Record(directory.ino, 0))
             made = work.stat(staged)
             parent.quietly(lambda: work.rename(staged, parent, directory.name))
         if made is not None:

@@ -6,6 +6,7 @@ being renamed to a hidden name first, so that no crash leaves half a sandbox in 
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,10 +126,13 @@ class Store:
         remove_tree(hidden)
 
     def sweep(self) -> None:
-        """Finish the removals that a crash interrupted."""
+        """Finish the removals, and take back the creations, that a crash interrupted."""
         for entry in self._entries():
-            if entry.startswith(".removed-"):
-                remove_tree(self.locations.sandboxes / entry)
+            path = self.locations.sandboxes / entry
+            # Nobody takes an hour to create a sandbox.
+            abandoned = entry.startswith(".new-") and time.time() - path.lstat().st_mtime > 3600
+            if abandoned or entry.startswith(".removed-"):
+                remove_tree(path)
 
     def _entries(self) -> list[str]:
         try:
