@@ -28,6 +28,8 @@ EXAMPLES = ["sandboxfs unmount /mnt/app", "sandboxfs unmount -s app", "sandboxfs
 
 # How long a daemon may take to end once nothing uses its mount, in seconds.
 PATIENCE = 15.0
+# How long it takes when nothing keeps it.
+_PROMPTLY = 1.0
 # A process may stop using a mount without ending, which nothing tells.
 _LOOK_AGAIN = 0.25
 
@@ -83,7 +85,14 @@ def end_session(mount: Mount, sandbox: Sandbox | None, *, lazy: bool, wait: bool
     daemon = [] if sandbox is None or sandbox.pid is None else [sandbox.pid]
     with ProcessWatch(daemon) as watch:
         _detach(mount, set(daemon), lazy=lazy, wait=wait)
-        if not lazy and not watch.wait_for_all(PATIENCE):
+        if lazy or watch.wait_for_all(_PROMPTLY):
+            return
+        # A mount namespace made meanwhile (a container) has a copy of the mount, which keeps the daemon.
+        users = users_of(mount, besides=set(daemon))
+        if users:
+            raise _busy(mount, users)
+        watch.tell_to_end()
+        if not watch.wait_for_all(PATIENCE):
             raise DaemonLost(
                 f"unmounted {quoted(mount.mountpoint)}, but the daemon (pid {daemon[0]}) does not end",
                 hint=f"kill {daemon[0]}",

@@ -8,6 +8,7 @@ import errno
 import os
 import select
 import shutil
+import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +91,12 @@ class ProcessWatch:
             if len(self._descriptors) == before:
                 return False
         return True
+
+    def tell_to_end(self) -> None:
+        """Send SIGTERM to those that still run."""
+        for descriptor in self._descriptors:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
 
     def close(self) -> None:
         for descriptor in self._descriptors:
