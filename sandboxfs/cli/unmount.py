@@ -90,7 +90,11 @@ def end_session(mount: Mount, sandbox: Sandbox | None, *, lazy: bool, wait: bool
         # A mount namespace made meanwhile (a container) has a copy of the mount, which keeps the daemon.
         users = users_of(mount, besides=set(daemon))
         if users:
-            raise _busy(mount, users)
+            raise SandboxBusy(
+                f"unmounted {quoted(mount.mountpoint)}, but other mount namespaces still use the view: "
+                + ", ".join(map(str, users[:10])),
+                hint=f"the daemon (pid {daemon[0]}) ends when they do",
+            )
         watch.tell_to_end()
         if not watch.wait_for_all(PATIENCE):
             raise DaemonLost(

@@ -1,8 +1,8 @@
 """Which processes use a mount?
 
 Asked of /proc alone: open files by the mount id in their fdinfo, maps by device number, directories by the
-text of their links. Nothing here looks at the mount, which may hang. Processes of other users stay unseen
-without privilege.
+text of their links, each in the process's own mount namespace. Nothing here looks at the mount, which may
+hang. Processes of other users stay unseen without privilege.
 """
 
 import os
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxfs.control.mounts import Mount
+from sandboxfs.control.mounts import Mount, parse_mountinfo
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,35 @@ def users_of(mount: Mount, *, besides: set[int]) -> list[User]:
 
 
 def _uses(process: Path, mount: Mount) -> bool:
-    return _stands_in(process, mount) or _has_open(process, mount) or _maps(process, mount)
+    copies = _copies(process, mount)
+    return _stands_in(process, copies) or _has_open(process, copies) or _maps(process, mount)
 
 
-def _stands_in(process: Path, mount: Mount) -> bool:
+def _copies(process: Path, mount: Mount) -> list[Mount]:
+    """The mount as the process's own mount namespace has it, under other ids and perhaps in other places."""
+    try:
+        if os.readlink(process / "ns/mnt") == os.readlink("/proc/self/ns/mnt"):
+            return [mount]
+        table = parse_mountinfo((process / "mountinfo").read_bytes())
+    except OSError:
+        return [mount]
+    return [copy for copy in table if copy.device == mount.device]
+
+
+def _stands_in(process: Path, copies: list[Mount]) -> bool:
     for link in ("cwd", "root", "exe"):
         try:
             target = Path(os.readlink(process / link))
         except OSError:
             continue
-        if target.is_relative_to(mount.mountpoint):
+        if any(target.is_relative_to(copy.mountpoint) for copy in copies):
             return True
     return False
 
 
-def _has_open(process: Path, mount: Mount) -> bool:
-    wanted = f"mnt_id:\t{mount.mount_id}\n"
-    return any(wanted in text for text in _texts(process / "fdinfo"))
+def _has_open(process: Path, copies: list[Mount]) -> bool:
+    wanted = [f"mnt_id:\t{copy.mount_id}\n" for copy in copies]
+    return any(line in text for text in _texts(process / "fdinfo") for line in wanted)
 
 
 def _texts(directory: Path) -> Iterator[str]:

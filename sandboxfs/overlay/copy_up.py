@@ -66,9 +66,12 @@ class CopyUp:
             raise host_error(errno.EBUSY)
         if directory.parent is None or directory.gone is not None:
             raise host_error(errno.ENOENT)
-        parent = self.directory(directory.parent)
         source = self._fds.lower(directory.lowers[0])
         status = source.own_stat()
+        if status.st_nlink == 0:
+            # The host removed it; only our descriptor keeps it.
+            raise stale()
+        parent = self.directory(directory.parent)
         work = self._stack.staging.directory
         with self._stack.staging.name() as staged:
             work.mkdir(staged, 0o700)
@@ -89,11 +92,12 @@ class CopyUp:
         if node.parent is None or node.gone is not None:
             # Only a descriptor is left of it; what is written now nobody will find again by name.
             raise stale()
-        parent = self.directory(node.parent)
+        # Looked at before the parents are made: what the host took away must not leave them behind.
         source, name = self.location(node)
         status = source.stat(name)
         if status is None or (status.st_dev, status.st_ino) != (node.host_dev, node.host_ino):
             raise stale()
+        parent = self.directory(node.parent)
         indexed = stat.S_ISREG(status.st_mode) and status.st_nlink > 1
         with self._stack.staging.name() as staged:
             work = self._stack.staging.directory
