@@ -70,7 +70,7 @@ class CopyUp:
         status = source.own_stat()
         if status.st_nlink == 0:
             # The host removed it; only our descriptor keeps it.
-            raise stale()
+            raise host_error(errno.ENOENT)
         parent = self.directory(directory.parent)
         work = self._stack.staging.directory
         with self._stack.staging.name() as staged:
