@@ -62,7 +62,8 @@ class Attributes:
                 nlink = 1
         elif nlink > 1 or node.indexed:
             nlink = self._links(node, nlink)
-        return Entry(node.ino, status, nlink, node.upper)
+        # A name of an indexed file may be one that the workspace has, and the host may take away.
+        return Entry(node.ino, status, nlink, node.upper and not node.indexed)
 
     def _links(self, node: Node, host: int) -> int:
         if node.indexed:
@@ -113,8 +114,7 @@ class Attributes:
     def _upper_object(self, node: Node) -> HostObject:
         """The node's host object, copied up if need be."""
         if isinstance(node, Directory):
-            if node.gone is None:
-                self._copy_up.directory(node)
+            self._copy_up.directory(node)
         elif node.gone is None:
             self._copy_up.content(node)
         return self._object(node)

@@ -60,12 +60,14 @@ class CopyUp:
 
     def directory(self, directory: Directory) -> HostDir:
         """The upper part of a directory, made if need be."""
+        if directory.gone is not None:
+            raise host_error(errno.ENOENT)
         if directory.upper:
             return self._fds.upper(directory)
         if directory.sealed is not None:
             raise host_error(errno.EBUSY)
-        if directory.parent is None or directory.gone is not None:
-            raise host_error(errno.ENOENT)
+        if directory.parent is None:
+            raise stale()
         source = self._fds.lower(directory.lowers[0])
         status = source.own_stat()
         if status.st_nlink == 0:
