@@ -7,7 +7,7 @@ a command that fails leaves nothing behind.
 import argparse
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sandboxfs.cli import output
@@ -101,7 +101,8 @@ def _prepare(store: Store, plan: MountPlan, undo: ExitStack) -> SandboxLock:
     record = plan.record
     try:
         undo.callback(remove_directories, make_directories(store.locations.sandboxes))
-        _check_filesystem(store.locations.sandboxes)
+        if plan.previous is None:
+            _check_filesystem(store.locations.sandboxes)
         if record.workspace == store.locations.default_workspace:
             undo.callback(remove_directories, make_directories(record.workspace))
         lock = _hold(store, plan, undo)
@@ -138,9 +139,17 @@ def _hold(store: Store, plan: MountPlan, undo: ExitStack) -> SandboxLock:
         refuse_if_held(observe(store, plan.previous, MountTable.read()))
         raise SandboxBusy(f"sandbox '{name}' is held by another process")
     undo.callback(taken.release)
-    undo.callback(store.save, plan.previous)
-    store.save(plan.record)
+    if plan.record != plan.previous:
+        # Otherwise not written: a sandbox on a full disk must be mountable, to delete something in it.
+        undo.callback(_restore, store, plan.previous)
+        store.save(plan.record)
     return taken
+
+
+def _restore(store: Store, record: SandboxRecord) -> None:
+    # The disk may be what failed; the record then keeps where the sandbox would have been mounted.
+    with suppress(OSError):
+        store.save(record)
 
 
 def _detach_remains(mountpoint: Path) -> None:

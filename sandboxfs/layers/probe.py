@@ -4,6 +4,7 @@ Each function finds out by doing it, in a temporary directory that it makes insi
 away again; OSError when even that cannot be made.
 """
 
+import errno
 import os
 import stat
 import tempfile
@@ -16,6 +17,8 @@ from sandboxfs.layers import syscalls
 # The name and the length of what a mark in the upper may need at most: a redirect is a path.
 _ATTRIBUTE = "user.overlay.probe"
 _VALUE = b"y" * 1024
+# Says nothing about what the filesystem can do.
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def writable(directory: Path) -> bool:
@@ -48,9 +51,11 @@ def device_whiteouts(directory: Path) -> bool:
         whiteout = scratch / "whiteout"
         try:
             os.mknod(whiteout, stat.S_IFCHR, 0)
-            status = whiteout.lstat()
-        except OSError:
+        except OSError as error:
+            if error.errno in _FULL:
+                raise
             return False
+        status = whiteout.lstat()
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 

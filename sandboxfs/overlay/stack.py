@@ -51,7 +51,7 @@ class Stack:
             self.staging = Staging(self._open(paths.work))
             self.staging.clear()
             self.index = Index(self._open(paths.index), self.staging)
-            self.whiteouts = Whiteouts(devices=device_whiteouts(paths.work))
+            self.whiteouts = Whiteouts(devices=_takes_devices(paths.work))
         except BaseException:
             self.close()
             raise
@@ -84,6 +84,14 @@ class Stack:
         directory = HostDir.at(path)
         self._opened.append(directory)
         return directory
+
+
+def _takes_devices(directory: Path) -> bool:
+    try:
+        return device_whiteouts(directory)
+    except OSError:
+        # A full disk says nothing, and nearly every filesystem takes them.
+        return True
 
 
 def swap(one: HostDir, one_name: bytes, other: HostDir, other_name: bytes) -> None:

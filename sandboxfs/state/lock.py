@@ -6,6 +6,7 @@ daemon: between the two there is no moment at which another command could step i
 it; a stale file means nothing.
 """
 
+import errno
 import fcntl
 import os
 from dataclasses import dataclass
@@ -46,16 +47,21 @@ class SandboxLock:
 
     def sign(self) -> None:
         """Write this process's id into the lock file."""
-        os.ftruncate(self.descriptor, 0)
-        os.pwrite(self.descriptor, b"%d\n" % os.getpid(), 0)
+        text = b"%d\n" % os.getpid()
+        try:
+            # Without making room first: on a full disk the old text's place is all there is.
+            os.pwrite(self.descriptor, text, 0)
+            os.ftruncate(self.descriptor, len(text))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
     def hand_over(self) -> None:
         """Close this process's share of a lock that another process inherited."""
         os.close(self.descriptor)
 
     def release(self) -> None:
-        """Give the lock up; the file stays, empty."""
-        os.ftruncate(self.descriptor, 0)
+        """Give the lock up; the file stays and means nothing."""
         os.close(self.descriptor)
 
 
