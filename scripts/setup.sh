@@ -1,6 +1,8 @@
 # Sourced by the other scripts: makes sure that the machine and .venv have what sandboxfs needs.
 #
-#   setup run     what running sandboxfs needs          setup dev     and what its checks and tests need
+#   setup run     what running sandboxfs needs
+#   setup dev     what linting, type checking and the tests without a mount need
+#   setup test    what all tests need
 #
 # Changes nothing but the machine's packages (through apt-get) and the project's own .venv. A finished
 # .venv carries a stamp; while the stamp fits, nothing is installed and no network is needed.
@@ -23,10 +25,12 @@ setup() {
     fi
 
     missing_packages=() missing_reasons=()
-    needs_command fusermount3 fuse3 "mounts and unmounts FUSE filesystems"
-    needs_command bwrap bubblewrap "runs programs in a namespace of their own"
-    needs_command git git "is the tool most used in a sandbox"
-    if [ "$want" = dev ]; then
+    if [ "$want" != dev ]; then
+        needs_command fusermount3 fuse3 "mounts and unmounts FUSE filesystems"
+        needs_command bwrap bubblewrap "runs programs in a namespace of their own"
+        needs_command git git "is the tool most used in a sandbox"
+    fi
+    if [ "$want" = test ]; then
         needs_command make make "builds a C project in the tests"
         needs_command gcc gcc "compiles in the tests"
         needs_command rsync rsync "copies trees in the tests"
@@ -34,6 +38,8 @@ setup() {
     fi
     install_missing
     find_python
+    # Tests need more of the machine than the other checks, and the same of .venv.
+    [ "$want" = run ] || want=dev
 
     # The lock is on the checkout itself, so that it leaves no file. Every run holds it shared until it
     # ends, so that nobody rebuilds an environment that is in use.

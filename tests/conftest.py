@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.support import conditions
 from tests.support.drivers import Sandbox
 from tests.support.mounts import sweep_stale_mounts
 from tests.support.tree import Fifo, File, HardLink, Symlink, Tree, build
 
-settings.register_profile("default", deadline=None, suppress_health_check=list(HealthCheck), max_examples=40)
+settings.register_profile(
+    "default",
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    max_examples=40,
+    phases=[Phase.reuse, Phase.generate, Phase.shrink],
+)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -36,7 +37,8 @@ from tests.support.tree import LONG_AGO, Fifo, File, HardLink, Symlink, Tree, bu
 SEED: Tree = {
     "a/a": "a of a\n",
     "a/b/c": "c of b\n",
-    "a/b/a": Symlink("../a"),
+    # No symlink leads upwards: moved to the root, it would leave the plain directory and not the view.
+    "a/b/a": Symlink("c"),
     "a/b/d/e": "deep\n",
     "b": Symlink("a"),
     "c": File("c\n", xattrs={"user.one": b"1"}),
@@ -50,8 +52,28 @@ SEED: Tree = {
     "e/d": Symlink("nowhere"),
 }
 
-names = st.sampled_from("abcde")
-paths = st.lists(names, min_size=1, max_size=3).map("/".join)
+
+class Place(NamedTuple):
+    """How to choose a path: among those that exist, in a directory that exists, or blindly."""
+
+    how: str
+    number: int
+    path: str
+
+
+names = st.sampled_from("abcdefg")
+blind_paths = st.lists(names, min_size=1, max_size=3).map("/".join)
+
+
+def places(*how: str) -> st.SearchStrategy[Place]:
+    return st.builds(Place, st.sampled_from(how), st.integers(0, 99), blind_paths)
+
+
+existing = places("file", "existing", "existing", "directory", "blind")
+files = places("file", "file", "file", "existing", "blind")
+directories = places("directory", "directory", "directory", "existing", "blind")
+fresh = places("new", "new", "new", "existing", "blind")
+anywhere = places("existing", "directory", "new", "blind")
 data = st.sampled_from([b"", b"x", b"some text\n", b"0123456789" * 50, b"z" * 5000])
 sizes = st.sampled_from([0, 1, 7, 100, 4096, 10_000])
 modes = st.sampled_from([0o644, 0o600, 0o755, 0o700, 0o4755, 0o2775])
@@ -99,6 +121,18 @@ class ViewAndPlainDirectory(RuleBasedStateMachine):
         self.view = type(self).make_sandbox(self.place, build(self.place / "workspace", SEED))
         self.last: tuple[Observed, Observed] | None = None
 
+    def path(self, place: Place) -> str:
+        """The path that a place stands for now."""
+        if place.how == "blind" or self.last is None:
+            return place.path
+        seen = self.last[1].names
+        if place.how == "new":
+            folders = sorted(path for path, what in seen.items() if what.mode[0] == "d")
+            return os.path.join(os.fsdecode(folders[place.number % len(folders)]), place.path[0])
+        first = {"file": "-", "directory": "d", "existing": "-dlp"}[place.how]
+        found = sorted(path for path, what in seen.items() if what.mode[0] in first and path != b".")
+        return os.fsdecode(found[place.number % len(found)]) if found else place.path
+
     def both(self, call: Callable[[Verbs], object]) -> None:
         """Ask both sides; they must answer alike."""
         view, plain = Answer(lambda: call(self.view)), Answer(lambda: call(self.plain))
@@ -113,101 +147,129 @@ class ViewAndPlainDirectory(RuleBasedStateMachine):
 
     # Files
 
-    @rule(path=paths, content=data)
-    def create(self, path: str, content: bytes) -> None:
+    @rule(place=fresh, content=data)
+    def create(self, place: Place, content: bytes) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.create(path, content))
 
-    @rule(path=paths, content=data, mode=modes)
-    def replace(self, path: str, content: bytes, mode: int) -> None:
+    @rule(place=files, content=data, mode=modes)
+    def replace(self, place: Place, content: bytes, mode: int) -> None:
+        path = self.path(place)
         if not self.is_fifo(path):
             self.both(lambda tree: tree.write(path, content, os.O_CREAT | os.O_TRUNC, mode))
 
-    @rule(path=paths, content=data)
-    def overwrite(self, path: str, content: bytes) -> None:
+    @rule(place=files, content=data)
+    def overwrite(self, place: Place, content: bytes) -> None:
+        path = self.path(place)
         if not self.is_fifo(path):
             self.both(lambda tree: tree.write(path, content, 0))
 
-    @rule(path=paths, content=data)
-    def append(self, path: str, content: bytes) -> None:
+    @rule(place=files, content=data)
+    def append(self, place: Place, content: bytes) -> None:
+        path = self.path(place)
         if not self.is_fifo(path):
             self.both(lambda tree: tree.append(path, content))
 
-    @rule(path=paths, size=sizes)
-    def truncate(self, path: str, size: int) -> None:
+    @rule(place=files, size=sizes)
+    def truncate(self, place: Place, size: int) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.truncate(path, size))
 
-    @rule(path=paths)
-    def read(self, path: str) -> None:
+    @rule(place=files)
+    def read(self, place: Place) -> None:
+        path = self.path(place)
         if not self.is_fifo(path):
             self.both(lambda tree: tree.read(path))
 
     # Names
 
-    @rule(path=paths, mode=modes)
-    def mkdir(self, path: str, mode: int) -> None:
+    @rule(place=fresh, mode=modes)
+    def mkdir(self, place: Place, mode: int) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.mkdir(path, mode))
 
-    @rule(path=paths)
-    def rmdir(self, path: str) -> None:
+    @rule(place=directories)
+    def rmdir(self, place: Place) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.rmdir(path))
 
-    @rule(path=paths)
-    def unlink(self, path: str) -> None:
+    @rule(place=files)
+    def unlink(self, place: Place) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.unlink(path))
 
-    @rule(path=paths)
-    def remove_tree(self, path: str) -> None:
+    @rule(place=directories)
+    def remove_tree(self, place: Place) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.remove_tree(path))
 
-    @rule(path=paths, new_path=paths, flags=st.sampled_from([0, 0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]))
-    def rename(self, path: str, new_path: str, flags: int) -> None:
+    @rule(
+        place=existing,
+        new_place=anywhere,
+        flags=st.sampled_from([0, 0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]),
+    )
+    def rename(self, place: Place, new_place: Place, flags: int) -> None:
+        path, new_path = self.path(place), self.path(new_place)
         self.both(lambda tree: tree.rename(path, new_path, flags))
 
-    @rule(path=paths, new_path=paths)
-    def link(self, path: str, new_path: str) -> None:
+    @rule(place=files, new_place=fresh)
+    def link(self, place: Place, new_place: Place) -> None:
+        path, new_path = self.path(place), self.path(new_place)
         self.both(lambda tree: tree.link(path, new_path))
 
-    @rule(path=paths, leads_to=paths)
-    def symlink(self, path: str, leads_to: str) -> None:
+    @rule(place=fresh, leads_to=blind_paths)
+    def symlink(self, place: Place, leads_to: str) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.symlink(leads_to, path))
 
-    @rule(path=paths)
-    def mkfifo(self, path: str) -> None:
+    @rule(place=fresh)
+    def mkfifo(self, place: Place) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.mkfifo(path))
 
-    @rule(path=paths)
-    def names(self, path: str) -> None:
+    @rule(place=directories)
+    def names(self, place: Place) -> None:
+        path = self.path(place)
         self.both(lambda tree: sorted(tree.names(path)))
 
     # Attributes
 
-    @rule(path=paths, mode=modes)
-    def chmod(self, path: str, mode: int) -> None:
+    @rule(place=existing, mode=modes)
+    def chmod(self, place: Place, mode: int) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.chmod(path, mode))
 
-    @rule(path=paths, second=st.integers(1, 10**9))
-    def utime(self, path: str, second: int) -> None:
+    @rule(place=existing, second=st.integers(1, 10**9))
+    def utime(self, place: Place, second: int) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.utime(path, LONG_AGO, second * 10**9 + 987_654_321))
 
     @rule(
-        path=paths, name=attributes, value=data, flags=st.sampled_from([0, os.XATTR_CREATE, os.XATTR_REPLACE])
+        place=existing,
+        name=attributes,
+        value=data,
+        flags=st.sampled_from([0, os.XATTR_CREATE, os.XATTR_REPLACE]),
     )
-    def setxattr(self, path: str, name: str, value: bytes, flags: int) -> None:
+    def setxattr(self, place: Place, name: str, value: bytes, flags: int) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.setxattr(path, name, value[:1000], flags))
 
-    @rule(path=paths, name=attributes)
-    def removexattr(self, path: str, name: str) -> None:
+    @rule(place=existing, name=attributes)
+    def removexattr(self, place: Place, name: str) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.removexattr(path, name))
 
-    @rule(path=paths, name=attributes)
-    def getxattr(self, path: str, name: str) -> None:
+    @rule(place=existing, name=attributes)
+    def getxattr(self, place: Place, name: str) -> None:
+        path = self.path(place)
         self.both(lambda tree: tree.getxattr(path, name))
 
     # Open files
 
     @precondition(lambda self: len(self.open) < 3)
-    @rule(path=paths, flags=open_flags)
-    def open_file(self, path: str, flags: int) -> None:
+    @rule(place=files, flags=open_flags)
+    def open_file(self, place: Place, flags: int) -> None:
+        path = self.path(place)
         if self.is_fifo(path) or (
             flags & os.O_DIRECTORY and self.plain.exists(path) and self.plain.is_dir(path)
         ):
@@ -314,7 +376,7 @@ def check(make: Callable[[Path, Path], Sandbox], place: Path, *, share: float, s
         make_sandbox = staticmethod(make)
         parent = place
 
-    examples = max(1, round(settings.default.max_examples * share))
+    examples = max(1, round(settings().max_examples * share))
     run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=steps))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxfs.state.lock import holder
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import detach_mount, mountpoints
 from tests.support.tree import capture
@@ -104,11 +105,10 @@ def test_the_view_is_ready_when_mount_returns_and_gone_when_unmount_does(workspa
     assert done("mount", workspace, view) == f"{view}\n"
     assert (view / "src" / "file").read_text() == "lower\n"
     (view / "src" / "file").write_text("upper\n")
-    pid = daemon("app")
+    assert holder(home("app") / "lock") is not None
     done("unmount", view)
     assert list(view.iterdir()) == []
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert holder(home("app") / "lock") is None
 
 
 def test_mounting_again_resumes_the_sandbox_with_its_changes(workspace: Path, view: Path) -> None:
@@ -197,11 +197,11 @@ def test_a_workspace_with_an_odd_name_can_be_mounted(tmp_path: Path, view: Path)
     (odd / "file").write_text("odd")
     inside = odd / "view"
     inside.mkdir()
-    done("mount", "--name", "odd", odd, inside)
+    assert Path(json.loads(done("mount", "--json", "--name", "odd", odd, inside))["mountpoint"]) == inside
     assert (inside / "file").read_text() == "odd"
     assert listed() == [("odd", "mounted")]
     assert Path(str(status()["workspace"])) == odd
-    done("unmount", inside)
+    done("unmount", "-s", "odd")
 
 
 def test_the_mount_of_a_mounted_sandbox_is_refused_saying_where_and_by_whom(
@@ -218,7 +218,7 @@ def test_the_mount_of_a_mounted_sandbox_is_refused_saying_where_and_by_whom(
 
 
 def test_of_many_mounts_at_once_one_wins_and_the_others_are_refused(workspace: Path, view: Path) -> None:
-    command = [sys.executable, "-m", "sandboxfs", "mount", "--name", "app", workspace, view]
+    command = [sys.executable, "-m", "sandboxfs", "mount", "--name", "app", str(workspace), str(view)]
     racing = [
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         for _ in range(4)
@@ -245,7 +245,7 @@ def test_a_signal_ends_the_daemon_and_unmounts(workspace: Path, view: Path, numb
 
 
 def test_in_the_foreground_it_serves_until_interrupted_and_exits_with_0(workspace: Path, view: Path) -> None:
-    command = [sys.executable, "-m", "sandboxfs", "mount", "-f", "--json", workspace, view]
+    command = [sys.executable, "-m", "sandboxfs", "mount", "-f", "--json", str(workspace), str(view)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = ""
@@ -293,15 +293,64 @@ def test_a_dead_mount_is_detached_by_rm_and_by_another_sandbox(workspace: Path, 
     assert listed() == [("app", "unmounted")]
 
 
-def test_a_dead_mount_can_be_named_by_a_path_and_stood_in(workspace: Path, view: Path) -> None:
+def test_a_command_that_stands_in_a_dead_mount_works(workspace: Path, view: Path) -> None:
+    done("mount", workspace, view)
+    # -P as in the installed script: Python itself cannot import from a dead current directory.
+    command = [sys.executable, "-P", "-m", "sandboxfs", "status", "--json"]
+    # A process cannot be started in a dead directory, only be left in it: it waits for the daemon's end.
+    script = f"import os; print(flush=True); input(); os.execv({command[0]!r}, {command!r})"
+    started = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=view, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        kill(daemon("app"), signal.SIGKILL)
+        shown, _ = started.communicate("\n", timeout=30)
+    assert started.returncode == 0
+    assert json.loads(shown)["state"] == "dead"
+    done("unmount", view)
+
+
+def test_a_dead_mount_can_be_named_by_a_roundabout_path(workspace: Path, view: Path, tmp_path: Path) -> None:
     done("mount", workspace, view)
     kill(daemon("app"), signal.SIGKILL)
-    listing = [sys.executable, "-m", "sandboxfs", "status", "--json"]
-    # A process cannot be started in a dead directory, but one can be left in it.
-    script = f"import os, subprocess; subprocess.run({listing!r}, check=True)"
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert json.loads(shown.stdout)["state"] == "dead"
-    done("unmount", view.parent / "x" / ".." / view.name)
+    (tmp_path / "alias").symlink_to("view")
+    done("unmount", tmp_path / "x" / ".." / "alias")
+    assert view not in mountpoints()
+
+
+def test_rm_leaves_the_living_mount_of_another_sandbox_at_the_same_place_alone(
+    workspace: Path, view: Path
+) -> None:
+    done("mount", "--name", "earlier", workspace, view)
+    done("unmount", view)
+    done("mount", "--name", "now", workspace, view)
+    done("rm", "earlier")
+    assert listed() == [("now", "mounted")]
+    assert (view / "src" / "file").read_text() == "lower\n"
+    done("unmount", view)
+
+
+def test_an_interrupted_mount_leaves_no_daemon_and_no_sandbox(
+    workspace: Path, view: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A daemon that never gets ready: its FUSE library says that it is being loaded, and waits.
+    slow = tmp_path / "slow" / "pyfuse3"
+    slow.mkdir(parents=True)
+    os.mkfifo(tmp_path / "loading")
+    told_to = f"open({str(tmp_path / 'loading')!r}, 'w').write(str(os.getpid()))"
+    (slow / "__init__.py").write_text(f"import os, signal\n{told_to}\nsignal.pause()\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(slow.parent), os.environ["PYTHONPATH"]]))
+    command = [sys.executable, "-m", "sandboxfs", "mount", str(workspace), str(view)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        pid = int((tmp_path / "loading").read_text())
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=30)
+    assert (process.returncode, told) == (130, "sandboxfs: interrupted\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not Path(os.environ["SANDBOXFS_STATE_DIR"]).exists()
 
 
 def test_a_hung_daemon_hangs_neither_list_nor_status_nor_mount(workspace: Path, view: Path) -> None:
@@ -322,8 +371,7 @@ def test_a_busy_mount_is_not_unmounted_and_its_users_are_named(workspace: Path, 
     done("mount", workspace, view)
     with process_in(view / "src") as user:
         told = refused(4, "unmount", view)
-        assert f"python{sys.version_info.major}" in told or "python" in told
-        assert f"(pid {user.pid})" in told
+        assert f"in use by {Path(sys.executable).name} (pid {user.pid})\n" in told
         error = json.loads(refused(4, "unmount", "--json", view))["error"]
         assert [one["pid"] for one in error["users"]] == [user.pid]
         assert (view / "src" / "file").read_text() == "lower\n"
@@ -351,7 +399,7 @@ def test_a_lazy_unmount_detaches_at_once_and_serves_on_for_whoever_is_inside(
 
 def test_a_waiting_unmount_ends_when_the_last_user_does(workspace: Path, view: Path) -> None:
     done("mount", workspace, view)
-    command = [sys.executable, "-m", "sandboxfs", "unmount", "--wait", view]
+    command = [sys.executable, "-m", "sandboxfs", "unmount", "--wait", str(view)]
     with process_in(view) as user:
         waiting = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
+from tests.support.core_files import CoreDir, CoreFile, fail, shown
 from tests.support.drivers import Name, OpenDir, OpenFile, Sandbox
 from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.support.tree import capture
@@ -25,88 +25,8 @@ _KERNEL_FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOL
 _MOST_SYMLINKS = 40
 
 
-def fail(code: int) -> NoReturn:
-    raise OSError(code, os.strerror(code))
-
-
-def shown(entry: Entry) -> os.stat_result:
-    """What the kernel makes of an entry for stat."""
-    status = entry.stat
-    # st_dev is the mount's own there, whichever layer answered.
-    visible = (status.st_mode, entry.ino, 0, entry.nlink, *status[4:])
-    hidden = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
-    return os.stat_result(visible, hidden)
-
-
 def is_dir(entry: Entry) -> bool:
     return stat.S_ISDIR(entry.stat.st_mode)
-
-
-class CoreFile(OpenFile):
-    def __init__(self, driver: "CoreDriver", ino: int, handle: int, flags: int) -> None:
-        self._driver, self._fs = driver, driver.fs
-        self.ino, self.handle = ino, handle
-        self._access = flags & os.O_ACCMODE
-        self._closed = False
-
-    def pread(self, size: int, offset: int) -> bytes:
-        if self._access == os.O_WRONLY:
-            fail(errno.EBADF)
-        return self._fs.read(self.handle, offset, size)
-
-    def pwrite(self, data: bytes, offset: int) -> int:
-        if self._access == os.O_RDONLY:
-            fail(errno.EBADF)
-        return self._fs.write(self.handle, offset, data)
-
-    def append(self, data: bytes) -> int:
-        # The kernel finds the end by itself and asks for a write there.
-        return self.pwrite(data, self._fs.getattr(self.ino).stat.st_size)
-
-    def truncate(self, size: int) -> None:
-        if self._access == os.O_RDONLY:
-            fail(errno.EINVAL)
-        self._fs.setattr(self.ino, AttributeChange(size=size), self.handle, self._driver.caller)
-
-    def stat(self) -> os.stat_result:
-        return shown(self._fs.getattr(self.ino))
-
-    def fsync(self) -> None:
-        self._fs.fsync(self.handle, False)
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._fs.release(self.handle)
-            self._driver.closed(self)
-
-
-class CoreDir(OpenDir):
-    def __init__(self, driver: "CoreDriver", handle: int, portion: int) -> None:
-        self._driver, self._fs = driver, driver.fs
-        self._handle = handle
-        self._portion = portion
-        self._position = 0
-        self._at_end = False
-
-    def read(self) -> list[tuple[bytes, int]]:
-        found: list[tuple[bytes, int]] = []
-        for name, entry, cookie in self._fs.readdir(self._handle, self._position):
-            if name not in (b".", b".."):
-                self._fs.remember(entry.ino)
-                self._driver.references[entry.ino] += 1
-            found.append((name, cookie))
-            self._position = cookie
-            if len(found) == self._portion:
-                break
-        return found
-
-    def seek(self, cookie: int) -> None:
-        self._position = cookie
-
-    def close(self) -> None:
-        self._fs.releasedir(self._handle)
-        self._driver.closed(self)
 
 
 class CoreDriver(Sandbox):
@@ -258,8 +178,7 @@ class CoreDriver(Sandbox):
         with self._asking():
             if not flags & os.O_CREAT:
                 return self._open_existing(self._find(path, follow=not flags & os.O_NOFOLLOW), flags)
-            way, name = self._parent(path)
-            entry = self._lookup(way[-1].ino, name)
+            way, name, entry = self._place_to_create(path, flags)
             if entry is None:
                 opened, entry = self.fs.create(
                     way[-1].ino, name, stat.S_IFREG | mode, flags & ~(os.O_NOCTTY | os.O_CLOEXEC), self.caller
@@ -270,17 +189,29 @@ class CoreDriver(Sandbox):
                 fail(errno.EEXIST)
             if is_dir(entry):
                 fail(errno.EISDIR)
-            if stat.S_ISLNK(entry.stat.st_mode) and not flags & os.O_NOFOLLOW:
-                entry = self._resolve(way, name, True)[-1]
             return self._open_existing(entry, flags)
 
+    def _place_to_create(self, path: Name, flags: int) -> tuple[list[Entry], bytes, Entry | None]:
+        """Where open would make a file, and what is there: at the end of a chain of symlinks."""
+        way, name = self._parent(path)
+        for _ in range(_MOST_SYMLINKS):
+            entry = self._lookup(way[-1].ino, name)
+            is_link = entry is not None and stat.S_ISLNK(entry.stat.st_mode)
+            if entry is None or not is_link or flags & (os.O_NOFOLLOW | os.O_EXCL):
+                return way, name, entry
+            folder, name = os.path.split(self.fs.readlink(entry.ino))
+            way = self._resolve(way, folder, True)
+            if not is_dir(way[-1]):
+                fail(errno.ENOTDIR)
+        return fail(errno.ELOOP)
+
     def _open_existing(self, entry: Entry, flags: int) -> OpenFile:
+        if flags & os.O_DIRECTORY and not is_dir(entry):
+            fail(errno.ENOTDIR)
         if stat.S_ISLNK(entry.stat.st_mode):
             fail(errno.ELOOP)
         if is_dir(entry):
             fail(errno.EISDIR)
-        if flags & os.O_DIRECTORY:
-            fail(errno.ENOTDIR)
         assert stat.S_ISREG(entry.stat.st_mode), "the kernel opens these without asking"
         opened = self.fs.open(entry.ino, flags & ~_KERNEL_FLAGS, self.caller)
         return self._opened(entry.ino, opened.handle, flags)
@@ -293,7 +224,7 @@ class CoreDriver(Sandbox):
     def mkdir(self, path: Name, mode: int = 0o755) -> None:
         with self._asking():
             parent, name = self._new_place(path)
-            self._count(self.fs.mkdir(parent, name, stat.S_IFDIR | mode, self.caller))
+            self._count(self.fs.mkdir(parent, name, stat.S_IFDIR | (mode & 0o1777), self.caller))
 
     def rmdir(self, path: Name) -> None:
         with self._asking():

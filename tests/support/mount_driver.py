@@ -77,7 +77,7 @@ class MountDriver(HostTree, Sandbox):
             return
         done = run_sandboxfs("unmount", self.root, state=self.state)
         assert done.returncode == 0, f"unmount failed: {done.stderr}\n{self.log}"
-        assert not self.is_mounted
+        assert self.root not in mountpoints()
         self._check_daemon_gone()
         complaints = [line for line in self.log.splitlines() if _COMPLAINT.search(line)]
         assert not complaints, f"the daemon complained:\n{self.log}"

@@ -177,11 +177,33 @@ def _state(path: bytes) -> State:
 
 
 def _digest(path: bytes) -> str:
+    """A checksum of the data and of where it lies, which takes no time for holes."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except PermissionError:
         return "not readable"
+    digest = hashlib.sha256()
+    try:
+        for start, end in _data_ranges(fd):
+            digest.update(b"%d-%d:" % (start, end))
+            for offset in range(start, end, 1 << 20):
+                digest.update(os.pread(fd, min(1 << 20, end - offset), offset))
+    finally:
+        os.close(fd)
+    return digest.hexdigest()
+
+
+def _data_ranges(fd: int) -> Iterator[tuple[int, int]]:
+    end = 0
+    while True:
+        try:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        end = os.lseek(fd, start, os.SEEK_HOLE)
+        yield start, end
 
 
 def _xattrs(path: bytes) -> tuple[tuple[str, bytes], ...]:

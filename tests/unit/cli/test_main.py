@@ -135,6 +135,8 @@ def test_an_interruption_ends_with_130(
     monkeypatch.setattr(command_line, "_run", interrupt)
     assert main(["list"]) == 130
     assert capsys.readouterr().err == "sandboxfs: interrupted\n"
+    assert main(["list", "--json"]) == 130
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "interrupted"
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -162,11 +162,23 @@ def test_a_removal_that_was_interrupted_is_finished_and_never_listed(store: Stor
     assert not half.exists()
 
 
-def test_a_state_directory_that_is_a_file_is_reported(store: Store) -> None:
-    store.locations.state.mkdir()
-    store.locations.sandboxes.touch()
-    with pytest.raises(UsageError, match="cannot read state directory"):
-        store.names()
+def test_a_creation_that_was_interrupted_long_ago_is_taken_back_and_a_recent_one_is_not(store: Store) -> None:
+    old, recent = (store.locations.sandboxes / f".new-app-{number}" for number in (1, 2))
+    for path in (old, recent):
+        path.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    store.sweep()
+    assert not old.exists()
+    assert recent.exists()
+    assert store.names() == []
+
+
+def test_a_state_directory_that_is_a_file_has_no_sandboxes(store: Store) -> None:
+    store.locations.state.touch()
+    assert store.names() == []
+    assert not store.exists("app")
+    with pytest.raises(NoSuchSandbox):
+        store.load("app")
 
 
 def test_a_held_lock_is_not_given_twice_and_looking_does_not_take_it(store: Store) -> None:
