@@ -1,30 +1,99 @@
 """The configuration is understood or refused, never guessed at."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from sandboxfs.errors import UsageError
-from sandboxfs.policy.config import UserConfig, load_config
+from sandboxfs.policy.config import (
+    Allow,
+    AuditLevel,
+    AuditSettings,
+    Symlinks,
+    UserConfig,
+    load_config,
+    read_project_rules,
+    read_user_config,
+)
+from sandboxfs.policy.model import Kind, Mode, Rule, Source
+from sandboxfs.policy.template import TEMPLATE
+
+FULL = """\
+[workspace]
+root = "/srv/app"
+mode = "ro"
+enabled = false
+symlinks = "keep"
+
+[[workspace.allow]]
+path = "~/lib"
+mode = "ro"
+[[workspace.allow]]
+path = "gen"
+
+[[rule]]
+path = "**/.env*"
+mode = "hide"
+[[rule]]
+mode = "deny"
+path = "*.pem"
+
+[log]
+level = "all"
+size = 65536
+keep = 1
+"""
 
 
-def write(folder: Path, text: str) -> Path:
+def write(folder: Path, text: str | bytes) -> Path:
     path = folder / "config.toml"
-    path.write_text(text)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
 
 
 def test_a_missing_file_means_the_defaults(tmp_path: Path) -> None:
-    assert load_config(tmp_path / "nowhere" / "config.toml") == UserConfig(root=None, mode="rw")
+    missing = tmp_path / "nowhere" / "config.toml"
+    assert read_user_config(missing) == load_config(missing) == UserConfig(root=None, mode=Mode.RW)
 
 
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, "")) == UserConfig()
+    assert read_user_config(write(tmp_path, "")) == UserConfig()
+    assert read_user_config(write(tmp_path, "[workspace]\n[log]\n")) == UserConfig()
+    assert read_user_config(Path("/dev/null")) == UserConfig()
 
 
-def test_root_and_mode_are_read(tmp_path: Path) -> None:
-    path = write(tmp_path, '[workspace]\nroot = "/srv/app"\nmode = "ro"\n')
-    assert load_config(path) == UserConfig(root=Path("/srv/app"), mode="ro")
+def test_every_key_is_read_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, FULL)
+    file = str(path)
+    config = read_user_config(path)
+    assert config == UserConfig(
+        root=Path("/srv/app"),
+        mode=Mode.RO,
+        enabled=False,
+        symlinks=Symlinks.KEEP,
+        allows=(
+            Allow("~/lib", Mode.RO, Source(Kind.USER, file, 7)),
+            Allow("gen", Mode.RW, Source(Kind.USER, file, 10)),
+        ),
+        rules=(
+            Rule("**/.env*", Mode.HIDE, Source(Kind.USER, file, 13)),
+            Rule("*.pem", Mode.DENY, Source(Kind.USER, file, 16)),
+        ),
+        audit=AuditSettings(AuditLevel.ALL, 65536, 1),
+    )
+    assert str(config.mode_source) == f"{file}:3"
+
+
+def test_lines_are_counted_in_files_with_carriage_returns_too(tmp_path: Path) -> None:
+    config = read_user_config(write(tmp_path, FULL.replace("\n", "\r\n")))
+    assert [rule.source.line for rule in config.rules] == [13, 16]
+
+
+def test_rules_may_be_written_as_inline_tables(tmp_path: Path) -> None:
+    text = 'rule = [\n  { path = "a", mode = "ro" },\n  { path = "b", mode = "rw" },\n]\n'
+    config = read_user_config(write(tmp_path, text))
+    assert [(rule.pattern, rule.source.line) for rule in config.rules] == [("a", 2), ("b", 3)]
 
 
 def test_a_tilde_in_root_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,49 +101,153 @@ def test_a_tilde_in_root_is_the_home_directory(tmp_path: Path, monkeypatch: pyte
     assert load_config(write(tmp_path, 'workspace.root = "~/app"')).root == Path("/home/someone/app")
 
 
+def test_the_environment_overrides_the_root_and_makes_it_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    config = read_user_config(write(tmp_path, FULL))
+    assert config.overridden_by({"SANDBOXFS_WORKSPACE": ""}) is config
+    changed = config.overridden_by({"SANDBOXFS_WORKSPACE": "~/other"})
+    assert (changed.root, changed.mode) == (Path("/home/someone/other"), Mode.RW)
+    assert str(changed.mode_source) == "SANDBOXFS_WORKSPACE"
+    assert changed.rules == config.rules
+
+
 @pytest.mark.parametrize(
     ("text", "line", "complaint"),
     [
         ("[workspace\n", 1, "malformed TOML"),
         ('[workspace]\nroot = "/a"\nmode = rw\n', 3, "malformed TOML"),
-        ('[workspace]\n\nroots = "/a"\n', 3, "'workspace.roots': unknown key; expected 'mode' or 'root'"),
-        ("[workspaces]\n", 1, "'workspaces': unknown key; expected 'workspace'"),
-        ('colour = "red"\n', 1, "'colour': unknown key"),
+        ("a = 1\na = 2\n", 2, "malformed TOML"),
+        ('[workspace]\n\nroots = "/a"\n', 3, "'workspace.roots': unknown key; did you mean 'root'?"),
+        ("[workspaces]\n", 1, "'workspaces': unknown key; did you mean 'workspace'?"),
+        ("[[rules]]\n", 1, "'rules': unknown key; did you mean 'rule'?"),
+        ('zzzz = "red"\n', 1, "'zzzz': unknown key; expected 'workspace', 'rule' or 'log'"),
+        ("[log]\nlevle = 1\n", 2, "'log.levle': unknown key; did you mean 'level'?"),
         ("[workspace]\nroot = 3\n", 2, "'workspace.root': expected a string, found a number"),
         ('[workspace]\nroot = "app"\n', 2, "'workspace.root': expected an absolute path"),
+        ('[workspace]\nroot = "~nobody-here/x"\n', 2, "'workspace.root': no such user in '~nobody-here/x'"),
         ('[workspace]\nmode = "rwx"\n', 2, "'workspace.mode': expected 'ro' or 'rw', found 'rwx'"),
+        ('[workspace]\nmode = "hide"\n', 2, "'workspace.mode': expected 'ro' or 'rw', found 'hide'"),
         ("[workspace]\nmode = true\n", 2, "'workspace.mode': expected 'ro' or 'rw', found a boolean"),
+        ("[workspace]\nenabled = 1\n", 2, "'workspace.enabled': expected true or false, found a number"),
+        ('[workspace]\nsymlinks = "x"\n', 2, "'workspace.symlinks': expected 'guard', 'keep' or 'deny'"),
         ("workspace = 1\n", 1, "'workspace': expected a table, found a number"),
         ("workspace.mode = 1979-05-27\n", 1, "'workspace.mode': expected 'ro' or 'rw', found a date"),
-        ('# note\n[[rule]]\npath = "x"\n', 2, "'rule': not supported yet"),
-        ('[workspace]\nmode = "rw"\n[[workspace.allow]]\n', 3, "'workspace.allow': not supported yet"),
-        ("[workspace]\nenabled = true\n", 2, "'workspace.enabled': not supported yet"),
         ('"workspace" . "mode" = "no"\n', 1, "'workspace.mode': expected 'ro' or 'rw'"),
+        ('workspace = { "mo\\u0064e" = "no" }\n', 1, "'workspace.mode': expected 'ro' or 'rw'"),
+        ("\n[rule]\n", 2, "'rule': expected [[rule]] tables, found a table"),
+        ('rule = ["a"]\n', 1, "'rule': expected [[rule]] tables, found a string"),
+        ('[[rule]]\npath = "a"\nmode = "ro"\n[[rule]]\nmode = "ro"\n', 4, "'rule.path': missing"),
+        ('# [[rule]]\n[[rule]]\npath = "a"\n', 2, "'rule.mode': missing"),
+        ('[[rule]]\npath = "a"\nmod = "ro"\n', 3, "'rule.mod': unknown key; did you mean 'mode'?"),
+        ('[[rule]]\nmode = "ro"\npath = ""\n', 3, "'rule.path': the pattern is empty"),
+        ('[[rule]]\nmode = "ro"\npath = "a/../b"\n', 3, "'rule.path': '..' cannot be part of a pattern"),
+        ('[[rule]]\nmode = "ro"\npath = "[a"\n', 3, "'rule.path': unbalanced '['"),
+        ('[[rule]]\nmode = "ro"\npath = 1\n', 3, "'rule.path': expected a string, found a number"),
+        (
+            '[[rule]]\npath = "a"\nmode = "r"\n',
+            3,
+            "'rule.mode': expected 'hide', 'deny', 'ro', 'rw' or 'ask', found 'r'",
+        ),
+        ('[[rule]]\npath = "a"\nmode = "ask"\n', 3, "'rule.mode': 'ask' is not available yet"),
+        ('[[workspace.allow]]\nmode = "ro"\n', 1, "'workspace.allow.path': missing"),
+        ('[[workspace.allow]]\npath = ""\n', 2, "'workspace.allow.path': expected a path"),
+        ('[[workspace.allow]]\npath = "a"\nmode = "no"\n', 3, "'workspace.allow.mode': expected 'hide'"),
+        ('[log]\nlevel = "some"\n', 2, "'log.level': expected 'denials', 'writes' or 'all'"),
+        ("[log]\nsize = 10\n", 2, "'log.size': expected a whole number of at least 65536, found 10"),
+        ("[log]\nkeep = 0\n", 2, "'log.keep': expected a whole number of at least 1, found 0"),
+        ("[log]\nkeep = true\n", 2, "'log.keep': expected a whole number of at least 1, found a boolean"),
+        (b"[workspace]\n# \xff\n", 2, "configuration is not UTF-8 text"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_file_line_key_and_expectation(
-    tmp_path: Path, text: str, line: int, complaint: str
+    tmp_path: Path, text: str | bytes, line: int, complaint: str
 ) -> None:
     path = write(tmp_path, text)
     with pytest.raises(UsageError) as refused:
-        load_config(path)
+        read_user_config(path)
     assert refused.value.message.startswith(f"{path}:{line}: ")
     assert complaint in refused.value.message
 
 
-def test_a_key_written_in_an_unusual_way_is_refused_without_a_line(tmp_path: Path) -> None:
-    path = write(tmp_path, 'workspace = { "mo\\u0064e" = "no" }\n')
-    with pytest.raises(UsageError, match=r"'workspace\.mode': expected 'ro' or 'rw'"):
-        load_config(path)
-
-
-def test_a_file_that_is_no_text_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.write_bytes(b"[workspace]\n# \xff\n")
-    with pytest.raises(UsageError, match=":2: configuration is not UTF-8 text"):
-        load_config(path)
-
-
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read configuration"):
-        load_config(tmp_path)
+    with pytest.raises(UsageError, match=r"cannot read configuration .*: Is a directory"):
+        read_user_config(tmp_path)
+
+
+def test_a_file_that_is_too_large_is_refused_without_being_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    with path.open("wb") as file:
+        file.truncate(10_000_000)
+    with pytest.raises(UsageError, match="configuration is larger than 1024 KiB"):
+        read_user_config(path)
+
+
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nested too deeply"):
+        read_user_config(write(tmp_path, "a = " + "[" * 100_000))
+
+
+def test_a_mount_without_rules_refuses_a_configuration_that_asks_for_them(tmp_path: Path) -> None:
+    for text in ('[[rule]]\npath = "a"\nmode = "ro"\n', '[[workspace.allow]]\npath = "a"\n'):
+        with pytest.raises(UsageError, match=r"config\.toml:1: rules are not supported yet"):
+            load_config(write(tmp_path, text))
+    for text in ("[workspace]\nenabled = false", '[workspace]\nsymlinks = "keep"', "[log]\nkeep = 2"):
+        with pytest.raises(UsageError, match="not supported yet"):
+            load_config(write(tmp_path, text))
+    assert load_config(write(tmp_path, '[workspace]\nmode = "ro"')).mode == "ro"
+
+
+def test_the_template_changes_nothing_and_its_settings_are_understood(tmp_path: Path) -> None:
+    assert read_user_config(write(tmp_path, TEMPLATE)) == UserConfig()
+    lines = TEMPLATE.splitlines()
+    assert all(line == "" or line.startswith("#") for line in lines)
+    settings = "\n".join(line[1:] if line[:1] == "#" and line[1:2].strip() else "" for line in lines)
+    config = read_user_config(write(tmp_path, settings))
+    defaults = UserConfig(root=config.root, allows=config.allows, rules=config.rules)
+    assert config == defaults
+    assert config.root
+    assert config.allows
+    assert [str(rule) for rule in config.rules] == [
+        "**/.env.example = ro",
+        "**/.env* = hide",
+        "*.pem = hide",
+        "vendor/** = ro",
+    ]
+
+
+class TestProjectFile:
+    """The file that comes with a project is untrusted."""
+
+    def write(self, folder: Path, text: str) -> None:
+        (folder / ".sandboxfs.toml").write_text(text)
+
+    def test_a_missing_file_has_no_rules(self, tmp_path: Path) -> None:
+        assert read_project_rules(tmp_path) == ()
+
+    def test_its_rules_are_named_by_file_and_line(self, tmp_path: Path) -> None:
+        self.write(tmp_path, '# ours\n[[rule]]\npath = "src/**"\nmode = "ro"\n')
+        [rule] = read_project_rules(tmp_path)
+        assert rule == Rule("src/**", Mode.RO, Source(Kind.PROJECT, ".sandboxfs.toml", 2))
+
+    def test_anything_but_rules_is_refused(self, tmp_path: Path) -> None:
+        self.write(tmp_path, '[workspace]\nmode = "rw"\n')
+        with pytest.raises(UsageError, match=r"^\.sandboxfs\.toml:1: 'workspace': unknown key; expected"):
+            read_project_rules(tmp_path)
+
+    def test_it_may_not_have_rules_without_number(self, tmp_path: Path) -> None:
+        self.write(tmp_path, "".join(f'[[rule]]\npath = "{n}"\nmode = "ro"\n' for n in range(1001)))
+        with pytest.raises(UsageError, match="more than 1000 rules"):
+            read_project_rules(tmp_path)
+
+    def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "secret").write_text("password = 1\n")
+        (tmp_path / ".sandboxfs.toml").symlink_to("secret")
+        with pytest.raises(UsageError, match=r"^\.sandboxfs\.toml: not a regular file"):
+            read_project_rules(tmp_path)
+
+    def test_a_fifo_does_not_stop_it(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / ".sandboxfs.toml")
+        with pytest.raises(UsageError, match="not a regular file"):
+            read_project_rules(tmp_path)

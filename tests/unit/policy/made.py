@@ -1,0 +1,47 @@
+"""Random policies and paths, from alphabets so small that rules match, overlap and shadow each other."""
+
+from hypothesis import strategies as st
+
+from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule, Source
+
+NAMES = ["a", "b", "ab", "ba", "aab", "c.x", "b.x", "a.y", "abab", "é", "\udcff", "a\nb", ".git", "hooks"]
+GLOBS = [
+    "a", "b", "ab", "*", "a*", "*b", "*.x", "?", "?b", "[ab]", "[!a]*", "a*b", "*b*", "*aba*", "[a-c].?",
+    "\\*", "**", "é", "é*", "*é", ".git", "hooks", "a?b", "*a*b*", "*\udcff", "[a-]", "[]a]", "\\a*",
+]  # fmt: skip
+# Every path of a tree that is small enough to be looked at as a whole.
+EVERY_DIRECTORY = ["", "a", "b", "a/a", "a/b", "b/a", "b/b"]
+EVERY_PATH = [
+    f"{above}/{name}".lstrip("/") for above in [*EVERY_DIRECTORY, "a/b/a", "b/b/a"] for name in "ab"
+]
+MODES = [Mode.HIDE, Mode.DENY, Mode.RO, Mode.RW]
+
+names = st.sampled_from(["a", "b"]) | st.sampled_from(NAMES)
+globs = st.sampled_from(["a", "b", "*", "**", "a*"]) | st.sampled_from(GLOBS)
+relative_paths = st.lists(names, min_size=1, max_size=4).map("/".join)
+paths = st.one_of(st.just(""), relative_paths)
+
+
+@st.composite
+def patterns(draw: st.DrawFn) -> str:
+    parts = draw(st.lists(globs, min_size=1, max_size=4))
+    lead = draw(st.sampled_from(["", "", "", "./", "**/"]))
+    return lead + "/".join(parts) + draw(st.sampled_from(["", "", "", "/", "/**"]))
+
+
+@st.composite
+def rules(draw: st.DrawFn, kind: Kind) -> Rule:
+    loosest = MODES.index(Mode.RW) if kind is Kind.PROJECT else len(MODES)
+    mode = draw(st.sampled_from(MODES[:loosest]))
+    pattern = draw(patterns())
+    if kind is not Kind.BUILT_IN or pattern in ("**", "./**"):
+        return Rule(pattern, mode, Source(kind))
+    needs = draw(st.sampled_from(list(Needs)))
+    return Rule(pattern, mode, Source(kind), needs=needs, files_only=draw(st.booleans()))
+
+
+@st.composite
+def policies(draw: st.DrawFn, most: int = 8) -> Policy:
+    kinds = draw(st.lists(st.sampled_from(list(Kind)[:-1]), max_size=most))
+    made = [draw(rules(kind)) for kind in sorted(kinds, key=list(Kind).index)]
+    return Policy(tuple(made), draw(st.sampled_from([Mode.RO, Mode.RW])), draw(st.booleans() | st.just(True)))

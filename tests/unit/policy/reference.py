@@ -1,0 +1,84 @@
+"""What a policy means, written as plainly as possible: each rule is one regular expression for a path.
+
+Slow, and independent of the engine: it shares nothing but the values of `model`.
+"""
+
+import re
+
+from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule
+
+FIRM = (Kind.RUNTIME, Kind.COMMAND_LINE)
+WHOLE = ("**", ".", "./**")
+
+
+def expression(pattern: str) -> str:
+    """Translate a relative pattern into an expression for a whole path; directories end with a slash."""
+    floating = "/" not in pattern.rstrip("/")
+    names = [name for name in pattern.split("/") if name not in ("", ".")]
+    text = "(?:[^/]+/)*" if floating else ""
+    for number, name in enumerate(names):
+        last = number == len(names) - 1
+        if name == "**":
+            text += "[^/]+" if last else "(?:[^/]+/)*"
+        else:
+            text += one_name(name) + ("" if last else "/")
+    return text + ("/" if pattern.endswith("/") else "/?")
+
+
+def one_name(glob: str) -> str:
+    words = re.findall(r"\\.|\[[!^]?\]?[^\]]*\]|\*+|\?|.", glob, re.DOTALL)
+    # No name is empty, not even one that a star alone matches.
+    return "(?=[^/])" + "".join(map(one_word, words))
+
+
+def one_word(word: str) -> str:
+    if word.startswith("*"):
+        return "[^/]*"
+    if word == "?":
+        return "[^/]"
+    if word.startswith("[") and len(word) > 1:
+        return "(?!/)[" + ("^" + word[2:] if word[1] in "!^" else word[1:])
+    return re.escape(word.removeprefix("\\"))
+
+
+def matches(rule: Rule, names: list[str], is_dir: bool, existing: set[str] | None) -> bool:
+    """Whether *rule* matches the path of *names* or a directory above it."""
+    if rule.pattern in WHOLE:
+        return True
+    regex = re.compile(expression(rule.pattern), re.DOTALL)
+    for depth in range(1, len(names) + 1):
+        directory = is_dir or depth < len(names)
+        path = "/".join(names[:depth])
+        if rule.files_only and directory:
+            continue
+        needed = {Needs.ENTRY: path, Needs.PARENT: "/".join(names[: depth - 1])}.get(rule.needs)
+        if needed is not None and existing is not None and needed not in existing:
+            continue
+        if regex.fullmatch(path + ("/" if directory else "")):
+            return True
+    return False
+
+
+def decisive(policy: Policy, path: str, is_dir: bool = False, existing: set[str] | None = None) -> Rule:
+    """The rule that decides; *existing* is what the workspace holds, None for everything."""
+    names = path.split("/") if path else []
+    for depth in range(1, len(names)):
+        rule = first(policy, names[:depth], True, existing)
+        if rule.mode is Mode.HIDE:
+            return rule
+    return first(policy, names, is_dir, existing)
+
+
+def first(policy: Policy, names: list[str], is_dir: bool, existing: set[str] | None) -> Rule:
+    if not policy.enabled:
+        return policy.root_rule
+    matching = [rule for rule in policy.rules if matches(rule, names, is_dir, existing)]
+    if not names:
+        matching = [rule for rule in matching if rule.pattern in WHOLE and rule.mode in (Mode.RO, Mode.RW)]
+    matching.append(policy.root_rule)
+    if matching[0].source.kind in FIRM:
+        return matching[0]
+    trusted = next(rule for rule in matching if rule.source.kind is not Kind.PROJECT)
+    if matching[0].source.kind is Kind.PROJECT and not trusted.mode.stricter_than(matching[0].mode):
+        return matching[0]
+    return trusted

@@ -1,0 +1,216 @@
+"""The engine decides as the plain reference does, whatever the rules, one name at a time."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandboxfs.policy.builtin import BUILT_IN
+from sandboxfs.policy.compiled import Compiled, State, same_below, settle
+from sandboxfs.policy.decide import decide, names_of
+from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule, Source
+from sandboxfs.policy.names import encoded
+from sandboxfs.policy.sources import parse_rule
+from tests.unit.policy import made, reference
+
+USER = Source(Kind.USER)
+PROJECT = Source(Kind.PROJECT)
+# Rules meet in many ways and an example costs next to nothing.
+many = settings(max_examples=2 * settings().max_examples)
+
+
+def policy(*rules: Rule, mode: Mode = Mode.RW) -> Policy:
+    return Policy(rules, mode)
+
+
+def state_of(compiled: Compiled, path: str) -> State:
+    names = [encoded(name) for name in names_of(path)]
+    return compiled.walk(names, True, lambda depth, needs: True)[-1]
+
+
+@many
+@given(made.policies(), st.lists(made.paths, max_size=8))
+def test_the_reference_agrees_on_every_path(policy: Policy, paths: list[str]) -> None:
+    for path in ["", *made.EVERY_PATH, *paths]:
+        for is_dir in (True, False) if path else (True,):
+            assert decide(policy, path, is_dir).rule == reference.decisive(policy, path, is_dir)
+
+
+@many
+@given(made.policies(), made.relative_paths, st.booleans(), st.sets(made.paths))
+def test_the_reference_agrees_where_rules_depend_on_the_workspace(
+    policy: Policy, path: str, is_dir: bool, existing: set[str]
+) -> None:
+    def exists(path: str, needs: Needs) -> bool:
+        return (path if needs is Needs.ENTRY else path.rpartition("/")[0]) in existing
+
+    # Half of what is on the way is there.
+    names = path.split("/")
+    existing |= {"/".join(names[:depth]) for depth in range(0, len(names) + 1, 2)}
+    for asked in (path, *made.EVERY_PATH):
+        decided = decide(policy, asked, is_dir, exists=exists)
+        assert decided.rule == reference.decisive(policy, asked, is_dir, existing)
+
+
+@many
+@given(made.policies(most=3))
+def test_directories_said_to_be_alike_below_decide_every_path_below_alike(policy: Policy) -> None:
+    compiled = Compiled(policy)
+    states = {path: state_of(compiled, path) for path in made.EVERY_DIRECTORY}
+    for one, other in itertools.combinations(states, 2):
+        if same_below(states[one], states[other]):
+            for below, is_dir in itertools.product(made.EVERY_PATH, (True, False)):
+                paths = (f"{above}/{below}".lstrip("/") for above in (one, other))
+                first, second = (reference.decisive(policy, path, is_dir).mode for path in paths)
+                assert first is second, (one, other, below)
+
+
+@many
+@given(made.policies())
+def test_below_a_quiet_directory_everything_is_decided_as_it_is(policy: Policy) -> None:
+    compiled = Compiled(policy)
+    for path in made.EVERY_DIRECTORY:
+        state = state_of(compiled, path)
+        if state.quiet:
+            assert compiled.step(state, b"a", True) is state
+            for below in made.EVERY_PATH:
+                assert reference.decisive(policy, f"{path}/{below}".lstrip("/")) == state.decision.rule
+
+
+@many
+@given(made.policies(), st.lists(made.relative_paths, min_size=1, max_size=6))
+def test_what_is_remembered_never_changes_an_answer(policy: Policy, paths: list[str]) -> None:
+    compiled = Compiled(policy)
+    for path in paths * 2:
+        names = [encoded(name) for name in path.split("/")]
+        states = compiled.walk(names, False, lambda depth, needs: True)
+        assert states[-1].decision.rule == reference.decisive(policy, path)
+
+
+@pytest.mark.parametrize(
+    ("rules", "one", "other", "alike"),
+    [
+        (["*.pem = hide"], "a", "b", True),
+        (["*.pem = hide", "a = ro"], "a", "b", False),
+        (["a = rw", "*.pem = hide"], "a", "b", False),
+        (["./a = rw"], "a", "b", True),
+        (["./a = ro", "./b = ro"], "a", "b", True),
+        (["./a = ro", "./b = deny"], "a", "b", False),
+        (["./a = ro", "*.pem = hide", "./b = ro"], "a", "b", False),
+        (["a/x = hide"], "a", "b", False),
+        (["*/x = hide"], "a", "b", True),
+        (["a/**/x = hide"], "a", "b", False),
+        (["a/**/x = hide"], "a/b", "a/c", True),
+        (["a/**/x = hide"], "a", "a/b", True),
+        (["**/k/x = hide"], "k", "b", False),
+        (["a = hide", "b = hide"], "a", "b", True),
+    ],
+)
+def test_whether_a_directory_can_be_moved_without_looking_into_it(
+    rules: list[str], one: str, other: str, alike: bool
+) -> None:
+    compiled = Compiled(policy(*(parse_rule(rule.replace(" ", ""), Kind.USER) for rule in rules)))
+    assert same_below(state_of(compiled, one), state_of(compiled, other)) is alike
+
+
+def test_a_pattern_that_has_begun_is_kept_through_directories_that_other_rules_match() -> None:
+    rules = (Rule("a/**/x", Mode.HIDE, USER), Rule("b", Mode.RO, USER), Rule("b/c", Mode.DENY, USER))
+    assert decide(Policy(rules), "a/b/c/x").mode is Mode.HIDE
+    assert decide(Policy(rules), "a/b/c").mode is Mode.RO
+
+
+def test_what_is_remembered_is_bounded_however_many_names_there_are() -> None:
+    compiled = Compiled(policy(Rule("*7*", Mode.RO, USER), Rule("d*/**/x", Mode.DENY, USER)))
+    for number in range(60_000):
+        state = compiled.step(compiled.start, b"d7%d" % number, True)
+        assert state.decision.mode is Mode.RO
+    assert compiled._remembered <= 50_000
+    assert len(compiled._floating.cache) <= 20_000
+    assert compiled.step(compiled.start, b"d7", True).decision.mode is Mode.RO
+
+
+def test_a_policy_without_rules_is_quiet_at_the_root() -> None:
+    assert Compiled(policy()).start.quiet
+    assert Compiled(Policy(BUILT_IN, enabled=False)).start.quiet
+
+
+def test_a_rule_that_covers_a_directory_makes_it_quiet_when_no_firmer_rule_is_left() -> None:
+    compiled = Compiled(policy(Rule("src", Mode.RO, USER), Rule("*.pem", Mode.HIDE, USER)))
+    assert compiled.step(compiled.start, b"src", True).quiet
+    assert not compiled.step(compiled.start, b"doc", True).quiet
+
+
+def test_a_name_that_nothing_matches_gets_the_very_state_of_its_directory() -> None:
+    compiled = Compiled(policy(Rule("*.pem", Mode.HIDE, USER)))
+    below = compiled.step(compiled.start, b"doc", True)
+    assert compiled.step(below, b"more", True) is below
+    assert compiled.step(below, b"file", False) is below
+
+
+def test_the_root_can_be_read_only_but_neither_hidden_nor_denied() -> None:
+    for mode in (Mode.HIDE, Mode.DENY):
+        compiled = Compiled(policy(Rule("docs", Mode.RO, USER), Rule("**", mode, USER)))
+        assert compiled.start.decision.mode is Mode.RW
+        assert compiled.step(compiled.start, b"a", False).decision.mode is mode
+        assert compiled.step(compiled.start, b"docs", True).decision.mode is Mode.RO
+    assert Compiled(policy(Rule("**", Mode.RO, USER))).start.decision.mode is Mode.RO
+
+
+def test_nothing_in_a_hidden_directory_can_be_brought_back() -> None:
+    hidden = policy(Rule("secret/pub", Mode.RW, USER), Rule("secret", Mode.HIDE, USER))
+    assert decide(hidden, "secret/pub").mode is Mode.HIDE
+    below = policy(Rule("secret/pub", Mode.RW, USER), Rule("secret/**", Mode.HIDE, USER))
+    assert decide(below, "secret/pub").mode is Mode.RW
+
+
+def test_in_a_denied_directory_a_rule_before_can_allow_a_name() -> None:
+    denied = policy(Rule("secret/pub", Mode.RO, USER), Rule("secret", Mode.DENY, USER))
+    assert decide(denied, "secret/pub/x").mode is Mode.RO
+    assert decide(denied, "secret/other").mode is Mode.DENY
+
+
+def test_a_project_rule_tightens_and_never_loosens() -> None:
+    rules = (Rule("a", Mode.RO, PROJECT), Rule("b", Mode.DENY, PROJECT), Rule("a", Mode.DENY, USER))
+    assert decide(Policy(rules), "a").rule == rules[2]
+    assert decide(Policy(rules), "b").rule == rules[1]
+    firm = Rule("b", Mode.RW, Source(Kind.COMMAND_LINE))
+    assert decide(Policy((firm, *rules)), "b").rule == firm
+
+
+def test_of_two_rules_of_one_mode_the_project_s_is_named_because_it_is_asked_first() -> None:
+    rules = (Rule("a", Mode.RO, PROJECT), Rule("*", Mode.RO, USER))
+    assert decide(Policy(rules), "a").rule == rules[0]
+
+
+def test_rules_that_are_off_leave_everything_writable_and_say_so() -> None:
+    off = Policy((Rule("a", Mode.HIDE, USER),), Mode.RO, enabled=False)
+    assert decide(off, "a").mode is Mode.RW
+    assert str(decide(off, "a").rule.source) == "rules are off"
+
+
+def test_a_question_that_nobody_answered_stands_for_the_stricter_answer() -> None:
+    compiled = Compiled(Policy(BUILT_IN))
+    git = compiled.step(compiled.start, b".git", True)
+    assert git.asks is None
+    config = compiled.step(git, b"config", False)
+    assert config.asks is Needs.PARENT
+    assert config.decision.mode is Mode.RO
+    assert settle(config, lambda needs: True).decision.mode is Mode.RO
+    assert settle(config, lambda needs: False).decision.mode is Mode.RW
+
+
+def test_nothing_is_asked_where_an_earlier_rule_decides() -> None:
+    compiled = Compiled(Policy((Rule(".git", Mode.RW, USER), *BUILT_IN)))
+    git = compiled.step(compiled.start, b".git", True)
+    assert compiled.step(git, b"config", False).asks is None
+
+
+def test_an_absolute_pattern_names_a_place_on_the_host() -> None:
+    rules = (Rule("/srv/app/secret", Mode.HIDE, USER), Rule("/srv/app-evil/x", Mode.DENY, USER))
+    assert decide(Policy(rules), "secret", root="/srv/app").mode is Mode.HIDE
+    assert decide(Policy(rules), "x", root="/srv/app").mode is Mode.RW
+    assert decide(Policy(rules), "secret", root="/srv/app-evil").mode is Mode.RW
+    assert decide(Policy((Rule("/srv", Mode.DENY, USER),)), "x", root="/srv/app").mode is Mode.DENY
+    assert decide(Policy((Rule("/srv", Mode.DENY, USER),)), "x", root="/srv2").mode is Mode.RW
+    assert decide(Policy((Rule("/**/app/*.x", Mode.DENY, USER),)), "a.x", root="/srv/app").mode is Mode.DENY
