@@ -7,7 +7,7 @@ those that are not are written as `{ hex = "…" }`.
 
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +15,7 @@ from typing import TypeVar
 import tomli_w
 
 from sandboxfs.errors import UsageError
+from sandboxfs.state.settings import Settings, dump_settings, parse_settings
 
 FORMAT = 1
 
@@ -33,10 +34,11 @@ class SandboxRecord:
     allow_other: bool = False
     # sandboxfs made the mountpoint itself and takes it away again.
     own_mountpoint: bool = False
+    settings: Settings = field(default_factory=Settings)
 
     @property
     def mode(self) -> str:
-        return "ro" if self.read_only else "rw"
+        return "ro" if self.read_only else self.settings.policy.mode.value
 
 
 def dump_record(record: SandboxRecord) -> bytes:
@@ -50,6 +52,7 @@ def dump_record(record: SandboxRecord) -> bytes:
         "read_only": record.read_only,
         "allow_other": record.allow_other,
         "own_mountpoint": record.own_mountpoint,
+        **dump_settings(record.settings),
     }
     return tomli_w.dumps(document).encode()
 
@@ -75,6 +78,7 @@ def parse_record(content: bytes, source: str) -> SandboxRecord:
         read_only=reader.take("read_only", bool),
         allow_other=reader.take("allow_other", bool),
         own_mountpoint=reader.take("own_mountpoint", bool),
+        settings=parse_settings(document, source),
     )
     if document:
         raise UsageError(f"{source}: unknown key {next(iter(document))!r} in sandbox record")
