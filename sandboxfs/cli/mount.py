@@ -14,6 +14,7 @@ from sandboxfs.cli import output
 from sandboxfs.cli.mountpoints import check_mountpoint
 from sandboxfs.cli.parser import Parser, verb_parser
 from sandboxfs.cli.planning import STATE_HINT, MountPlan, MountRequest, plan_mount, refuse_if_held
+from sandboxfs.cli.resolving import PolicyRequest
 from sandboxfs.control.launch import become, launch
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.control.sandboxes import observe
@@ -21,6 +22,8 @@ from sandboxfs.control.unmounting import detach_dead
 from sandboxfs.errors import DaemonLost, MountFailed, SandboxBusy
 from sandboxfs.layers import probe
 from sandboxfs.paths import make_directories, quoted, remove_directories
+from sandboxfs.policy.builtin import Preset
+from sandboxfs.policy.config import AuditLevel, Symlinks
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import SandboxLock
 from sandboxfs.state.record import SandboxRecord
@@ -34,12 +37,18 @@ the sandbox and nothing reaches the workspace. The mountpoint is printed on stdo
 Without WORKSPACE it is $SANDBOXFS_WORKSPACE, else 'root' of the configuration, else a
 directory of sandboxfs' own, made when missing. Without MOUNTPOINT one is made in the
 runtime directory. Mounting the same workspace at the same place again, or by the same
---name, resumes the sandbox with all its changes."""
+--name, resumes the sandbox with all its changes.
+
+What programs may do in the view is put together anew at every mount, from the options
+here, the project's .sandboxfs.toml, the configuration and built-in rules; the first
+rule that matches decides. 'sandboxfs why PATH' explains."""
 
 EXAMPLES = [
     "sandboxfs mount ~/projects/app /mnt/app",
     "sandboxfs mount --mkdir --name trial ~/projects/app ./view",
     'cd "$(sandboxfs mount ~/projects/app)"',
+    "sandboxfs mount --rule '**/.env*=hide' --rule 'vendor/**=ro' ~/projects/app /mnt/app",
+    "sandboxfs mount --mode ro --allow docs ~/projects/app /mnt/app",
 ]
 
 
@@ -51,6 +60,13 @@ class Arguments(argparse.Namespace):
     allow_other: bool
     read_only: bool
     mkdir: bool
+    mode: str | None
+    preset: str | None
+    rule: list[str]
+    allow: list[str]
+    config: str | None
+    symlinks: str | None
+    log_level: str | None
     json: bool
 
 
@@ -67,7 +83,37 @@ def parser() -> Parser:
     )
     made.add_argument("--read-only", action="store_true", help="let nothing be changed, not even in the view")
     made.add_argument("--mkdir", action="store_true", help="make MOUNTPOINT when it is missing")
+    _add_policy_options(made)
     return made
+
+
+def _add_policy_options(made: Parser) -> None:
+    policy = made.add_argument_group("policy")
+    policy.add_argument(
+        "--mode", choices=("ro", "rw"), help="what paths that no rule names may be used for; default: rw"
+    )
+    policy.add_argument("--preset", choices=tuple(Preset), help="a policy in one word; --mode overrides it")
+    policy.add_argument(
+        "--rule",
+        action="append",
+        default=[],
+        metavar="PATTERN=MODE",
+        help="a rule: hide, deny, ro or rw; several are asked in the order given",
+    )
+    policy.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="PATH[:MODE]",
+        help="allow one path in the workspace; default: rw; asked after all --rule",
+    )
+    policy.add_argument("--config", metavar="FILE", help="read this file instead of the user's configuration")
+    policy.add_argument(
+        "--symlinks", choices=tuple(Symlinks), help="what becomes of links that lead out of the view"
+    )
+    policy.add_argument(
+        "--log-level", choices=tuple(AuditLevel), help="what the audit log holds; default: writes"
+    )
 
 
 def run(words: list[str]) -> int:
@@ -80,8 +126,19 @@ def run(words: list[str]) -> int:
         read_only=arguments.read_only,
         allow_other=arguments.allow_other,
         mkdir=arguments.mkdir,
+        config=arguments.config,
+        policy=PolicyRequest(
+            mode=arguments.mode,
+            preset=arguments.preset,
+            rules=tuple(arguments.rule),
+            allows=tuple(arguments.allow),
+            symlinks=arguments.symlinks,
+            log_level=arguments.log_level,
+        ),
     )
     plan = plan_mount(store, request, os.environ)
+    if not arguments.json:
+        output.warnings(plan.warnings)
     with ExitStack() as undo:
         lock = _prepare(store, plan, undo)
         if arguments.foreground:
@@ -178,5 +235,6 @@ def _announcement(plan: MountPlan, pid: int, *, as_json: bool) -> str:
         "mode": record.mode,
         "pid": pid,
         "resumed": plan.previous is not None,
+        "warnings": list(plan.warnings),
     }
     return json.dumps(described, indent=2)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sandboxfs.paths import quoted
@@ -21,6 +21,12 @@ def document(value: object) -> None:
 def note(text: str) -> None:
     """Tell the person something that is not the result."""
     print(text, file=sys.stderr, flush=True)
+
+
+def warnings(sentences: Iterable[str]) -> None:
+    """Tell the person what may not be meant as it is."""
+    for sentence in sentences:
+        note(f"sandboxfs: warning: {sentence}")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,28 +1,28 @@
 """What would a `mount` command do, and may it?
 
 Everything is found out and checked here before anything is created. The answer is a plan: which sandbox,
-made or resumed, from which workspace, at which mountpoint.
+made or resumed, from which workspace, at which mountpoint, under which policy.
 """
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sandboxfs.cli.mountpoints import check_mountpoint
+from sandboxfs.cli.resolving import PolicyRequest, Resolved, read_config, resolve
 from sandboxfs.control import machine
 from sandboxfs.control.mounts import Mount, MountTable
 from sandboxfs.control.sandboxes import Sandbox, observe
 from sandboxfs.errors import MountFailed, SandboxBusy, UsageError
 from sandboxfs.paths import nearest_existing, quoted
-from sandboxfs.policy.config import UserConfig, load_config
+from sandboxfs.policy.config import WORKSPACE_VARIABLE, UserConfig
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.record import SandboxRecord
 from sandboxfs.state.store import Store, check_name, name_from
 
-WORKSPACE_VARIABLE = "SANDBOXFS_WORKSPACE"
 STATE_HINT = "choose another place with SANDBOXFS_STATE_DIR"
 
 
@@ -36,27 +36,35 @@ class MountRequest:
     read_only: bool = False
     allow_other: bool = False
     mkdir: bool = False
+    config: str | None = None
+    policy: PolicyRequest = field(default_factory=PolicyRequest)
 
 
 @dataclass(frozen=True)
 class MountPlan:
-    """What to do: *previous* is the record of a sandbox to resume, *stale* a dead mount to take away."""
+    """What to do: *previous* is the record of a sandbox to resume, *stale* a dead mount to take away.
+
+    *warnings* are about a policy that may not be meant as it is written.
+    """
 
     record: SandboxRecord
     previous: SandboxRecord | None
     stale: Mount | None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Workspace:
+    """The directory to work on; *environment* is what chose it, empty when it was not the environment."""
+
     path: Path
-    read_only: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, str]) -> MountPlan:
     """Decide what *request* means and check all of it; raise without having created anything."""
     table = MountTable.read()
-    config = load_config(store.locations.config)
+    config = read_config(store.locations.config, request.config)
     _check_state(store.locations)
     if request.name is not None:
         check_name(request.name)
@@ -67,12 +75,13 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
     workspace = _workspace(store, request, config, environment, named, table)
     mountpoint = None if request.mountpoint is None else _resolved(table, request.mountpoint)
     previous = _previous(store, request, named, workspace.path, mountpoint)
-    record = _record(store, request, workspace, mountpoint, previous)
+    resolved = resolve(workspace.path, mountpoint, config, request.policy, workspace.environment)
+    record = _record(store, request, workspace, mountpoint, previous, resolved)
     if previous is not None:
         refuse_if_held(observe(store, previous, table))
     stale = check_mountpoint(store, record, table, mkdir=request.mkdir)
     _check_machine(request)
-    return MountPlan(record, previous, stale)
+    return MountPlan(record, previous, stale, resolved.warnings)
 
 
 def refuse_if_held(sandbox: Sandbox) -> None:
@@ -110,25 +119,24 @@ def _workspace(
     table: MountTable,
 ) -> _Workspace:
     """Choose the workspace: command line, the named sandbox's own, environment, configuration, default."""
-    read_only = request.read_only or config.mode == "ro"
+    by: Mapping[str, str] = {}
     if request.workspace is not None:
         chosen = request.workspace
     elif named is not None:
         chosen = str(named.workspace)
     elif environment.get(WORKSPACE_VARIABLE):
-        # The environment overrides the configured root together with its mode.
         chosen = str(Path(environment[WORKSPACE_VARIABLE]).expanduser())
-        read_only = request.read_only
+        by = environment
     elif config.root is not None:
         chosen = str(config.root)
     else:
         default = store.locations.default_workspace
         if not os.path.lexists(default):
-            return _Workspace(default, read_only)
+            return _Workspace(default)
         chosen = str(default)
     path = _resolved(table, chosen)
     _check_workspace(store, path)
-    return _Workspace(path, read_only)
+    return _Workspace(path, by)
 
 
 def _check_workspace(store: Store, path: Path) -> None:
@@ -179,6 +187,7 @@ def _record(
     workspace: _Workspace,
     mountpoint: Path | None,
     previous: SandboxRecord | None,
+    resolved: Resolved,
 ) -> SandboxRecord:
     """Write down the sandbox as it will be once it is mounted."""
     if previous is not None:
@@ -192,9 +201,10 @@ def _record(
         workspace=workspace.path,
         mountpoint=mountpoint,
         created=datetime.now(UTC).replace(microsecond=0),
-        read_only=workspace.read_only,
+        read_only=request.read_only,
         allow_other=request.allow_other,
         own_mountpoint=mountpoint == store.locations.default_mountpoint(name),
+        settings=resolved.settings,
     )
     return fresh if previous is None else replace(fresh, created=previous.created)
 

@@ -70,7 +70,7 @@ def _serve(store: Store, arguments: Arguments, starter: Starter) -> int:
         from sandboxfs.daemon.serve import serve_sandbox
 
         log.info("serving %s at %s", record.workspace, record.mountpoint)
-        serve_sandbox(store.locations, record, starter.ready)
+        serve_sandbox(store.locations, record, starter.ready, foreground=arguments.foreground)
         log.info("unmounted")
     finally:
         if arguments.created and not starter.told:

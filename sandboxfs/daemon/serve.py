@@ -9,12 +9,16 @@ import logging
 import os
 import resource
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import trio
 
+from sandboxfs.daemon.printing import DenialPrinter
+from sandboxfs.daemon.session import Session
 from sandboxfs.daemon.watch import watch_mounts
 from sandboxfs.fuse.session import serve
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
@@ -28,7 +32,9 @@ _DESCRIPTORS = 65536
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def serve_sandbox(locations: Locations, record: SandboxRecord, ready: Callable[[], None]) -> None:
+def serve_sandbox(
+    locations: Locations, record: SandboxRecord, ready: Callable[[], None], *, foreground: bool
+) -> None:
     """Mount and serve the sandbox of *record*; return when it is unmounted."""
     # The overlay makes files with exactly the modes that callers ask for.
     os.umask(0)
@@ -40,30 +46,36 @@ def serve_sandbox(locations: Locations, record: SandboxRecord, ready: Callable[[
         hidden=_hidden(locations, record),
         sealed=[record.mountpoint],
     )
+    session = Session(locations, record, overlay)
+    if foreground:
+        session.journal.told.append(DenialPrinter(sys.stderr))
     try:
-        trio.run(_serve_until_told, overlay, record, ready)
+        trio.run(_serve_until_told, session, record, ready)
     finally:
-        overlay.close()
+        session.close()
         if record.own_mountpoint:
             # Not when another mount took the place meanwhile, or something was put there.
             with suppress(OSError):
                 record.mountpoint.rmdir()
 
 
-async def _serve_until_told(overlay: Overlay, record: SandboxRecord, ready: Callable[[], None]) -> None:
+async def _serve_until_told(session: Session, record: SandboxRecord, ready: Callable[[], None]) -> None:
     failure: Exception | None = None
     # Listening starts before mounting: a signal must never leave a mount behind.
     with trio.open_signal_receiver(*_ENDING) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
-            nursery.start_soon(watch_mounts, record.workspace, record.mountpoint, overlay.seal_foreign)
+            nursery.start_soon(
+                watch_mounts, record.workspace, record.mountpoint, session.overlay.seal_foreign
+            )
             try:
+                await nursery.start(session.control.serve, session.address)
                 await serve(
-                    overlay,
+                    session.filesystem,
                     str(record.mountpoint),
                     read_only=record.read_only,
                     allow_other=record.allow_other,
-                    ready=ready,
+                    ready=partial(_begin, session, ready),
                 )
             except Exception as error:
                 # Carried out of the nursery by hand: it would come out wrapped in a group.
@@ -71,6 +83,11 @@ async def _serve_until_told(overlay: Overlay, record: SandboxRecord, ready: Call
             nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+def _begin(session: Session, ready: Callable[[], None]) -> None:
+    session.begin()
+    ready()
 
 
 async def _cancel_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:

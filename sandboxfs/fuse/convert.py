@@ -67,7 +67,10 @@ def attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     result.st_atime_ns = status.st_atime_ns
     result.st_mtime_ns = status.st_mtime_ns
     result.st_ctime_ns = status.st_ctime_ns
-    result.entry_timeout = result.attr_timeout = LASTING if entry.lasting else FLEETING
+    if entry.guarded:
+        result.entry_timeout = result.attr_timeout = 0
+    else:
+        result.entry_timeout = result.attr_timeout = LASTING if entry.lasting else FLEETING
     return result
 
 

@@ -26,7 +26,7 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
-        entry = self._fs.lookup(parent_inode, name)
+        entry = self._fs.lookup(parent_inode, name, caller(ctx))
         if entry is None:
             return convert.absent(lasting=self._fs.absence_lasts(parent_inode))
         return attributes(entry)
@@ -38,7 +38,7 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def getattr(self, inode: InodeT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.getattr(inode))
+        return attributes(self._fs.getattr(inode, caller(ctx)))
 
     @reply
     def setattr(
@@ -53,7 +53,7 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
-        return FileNameT(self._fs.readlink(inode))
+        return FileNameT(self._fs.readlink(inode, caller(ctx)))
 
     @reply
     def mknod(
@@ -77,15 +77,15 @@ class Operations(pyfuse3.Operations):
     def link(
         self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.link(inode, new_parent_inode, new_name))
+        return attributes(self._fs.link(inode, new_parent_inode, new_name, caller(ctx)))
 
     @reply
     def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        self._fs.unlink(parent_inode, name)
+        self._fs.unlink(parent_inode, name, caller(ctx))
 
     @reply
     def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        self._fs.rmdir(parent_inode, name)
+        self._fs.rmdir(parent_inode, name, caller(ctx))
 
     @reply
     def rename(
@@ -97,7 +97,7 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
-        self._fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+        self._fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags, caller(ctx))
 
     @reply
     def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> pyfuse3.FileInfo:
@@ -133,7 +133,7 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        return FileHandleT(self._fs.opendir(inode))
+        return FileHandleT(self._fs.opendir(inode, caller(ctx)))
 
     @reply
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -158,21 +158,23 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
-        return self._fs.getxattr(inode, name)
+        return self._fs.getxattr(inode, name, caller(ctx))
 
     @reply
     def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
         # pyfuse3 has dealt with XATTR_CREATE and XATTR_REPLACE by asking getxattr first.
-        self._fs.setxattr(inode, name, value, SETXATTR_ANYHOW)
+        self._fs.setxattr(inode, name, value, SETXATTR_ANYHOW, caller(ctx))
 
     @reply
     def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
-        return [XAttrNameT(name) for name in self._fs.listxattr(inode)]
+        return [XAttrNameT(name) for name in self._fs.listxattr(inode, caller(ctx))]
 
     @reply
     def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
-        self._fs.removexattr(inode, name)
+        self._fs.removexattr(inode, name, caller(ctx))
 
 
 def _file_info(opened: Opened) -> pyfuse3.FileInfo:
-    return pyfuse3.FileInfo(fh=FileHandleT(opened.handle), keep_cache=opened.keep_cache)
+    return pyfuse3.FileInfo(
+        fh=FileHandleT(opened.handle), keep_cache=opened.keep_cache, direct_io=opened.direct
+    )

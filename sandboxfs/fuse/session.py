@@ -6,11 +6,14 @@ pyfuse3 keeps its session in module globals, so a process serves one mount in it
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import pyfuse3
+from pyfuse3 import InodeT
 
 from sandboxfs.errors import MountFailed
 from sandboxfs.fuse.operations import Operations
+from sandboxfs.overlay.decisions import Shown
 from sandboxfs.overlay.filesystem import Filesystem
 
 log = logging.getLogger(__name__)
@@ -25,6 +28,17 @@ class _Served(Operations):
 
     def init(self) -> None:
         self._ready()
+
+
+def invalidate(shown: list[Shown]) -> None:
+    """Make the kernel forget names, attributes and pages. May wait: never called on the serving thread."""
+    for ino, places in shown:
+        with suppress(OSError):
+            pyfuse3.invalidate_inode(InodeT(ino))
+        for parent, name in places:
+            # ENOENT: the kernel does not have it.
+            with suppress(OSError):
+                pyfuse3.invalidate_entry(InodeT(parent), name)
 
 
 async def serve(

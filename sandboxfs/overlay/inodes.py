@@ -76,13 +76,16 @@ class Inodes:
     def remember(self, node: Node) -> None:
         node.lookups += 1
 
-    def forget(self, ino: int, count: int) -> None:
+    def forget(self, ino: int, count: int) -> bool:
+        """Take references back; whether the node went with the last of them."""
         node = self._nodes.get(ino)
         if node is None or ino == ROOT_INODE:
-            return
+            return False
         node.lookups -= count
-        if node.lookups <= 0:
-            self._discard(node)
+        if node.lookups > 0:
+            return False
+        self._discard(node)
+        return True
 
     def discard_unused(self, node: Node) -> None:
         """Drop a node that was made for an answer the kernel never got."""

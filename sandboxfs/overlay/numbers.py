@@ -18,6 +18,8 @@ _LARGEST = 1 << _TAG_SHIFT
 _UPPER = 127 << _TAG_SHIFT
 _RANDOM = 126 << _TAG_SHIFT
 _FIRST_TAG, _LAST_TAG = 1, 125
+# For what exists only in the view: above all numbers of host objects.
+FIRST_VIRTUAL = 128 << _TAG_SHIFT
 _FOLD = 0x9E3779B97F4A7C15
 
 

@@ -11,7 +11,7 @@ from sandboxfs.overlay.attributes import Attributes
 from sandboxfs.overlay.copy_up import CopyUp
 from sandboxfs.overlay.creation import Creation, Maker
 from sandboxfs.overlay.files import Files
-from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Opened
+from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Caller, Entry, Opened
 from sandboxfs.overlay.listing import Listings
 from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory, Found, Node
@@ -45,7 +45,7 @@ class Overlay:
 
     # Looking
 
-    def lookup(self, parent: int, name: bytes) -> Entry | None:
+    def lookup(self, parent: int, name: bytes, caller: Caller = ANYBODY) -> Entry | None:
         directory = self._inodes.directory(parent)
         found = self._merge.find(directory, name)
         if found is None:
@@ -59,10 +59,11 @@ class Overlay:
     def remember(self, ino: int) -> None:
         self._inodes.remember(self._inodes.node(ino))
 
-    def forget(self, ino: int, count: int) -> None:
-        self._inodes.forget(ino, count)
+    def forget(self, ino: int, count: int) -> bool:
+        """Take references back; whether that was the last."""
+        return self._inodes.forget(ino, count)
 
-    def getattr(self, ino: int) -> Entry:
+    def getattr(self, ino: int, caller: Caller = ANYBODY) -> Entry:
         return self._attributes.entry(self._inodes.node(ino))
 
     def setattr(self, ino: int, change: AttributeChange, handle: int | None, caller: Caller) -> Entry:
@@ -72,11 +73,39 @@ class Overlay:
         self._attributes.change(node, change)
         return self._attributes.entry(node)
 
-    def readlink(self, ino: int) -> bytes:
+    def readlink(self, ino: int, caller: Caller = ANYBODY) -> bytes:
         return self._attributes.readlink(self._inodes.node(ino))
 
     def statfs(self) -> os.statvfs_result:
         return os.fstatvfs(self._stack.upper.fd)
+
+    # Where things are
+
+    def places(self, ino: int) -> list[tuple[int, bytes]]:
+        """The known names of an inode, each as the directory it is in and the name; the root has none."""
+        node = self._inodes.node(ino)
+        if ino == ROOT_INODE or node.gone is not None or node.parent is None:
+            return []
+        return [(parent.ino, name) for parent, name in node.aliases or {(node.parent, node.name)}]
+
+    def path(self, ino: int) -> bytes:
+        """The path of an inode in the view, by one of its names; of one without any, its last."""
+        names: list[bytes] = []
+        node: Node | None = self._inodes.node(ino)
+        while node is not None and node.ino != ROOT_INODE:
+            names.append(node.name)
+            node = node.parent
+        return b"/".join(reversed(names))
+
+    def is_dir(self, ino: int) -> bool:
+        return isinstance(self._inodes.node(ino), Directory)
+
+    def in_workspace(self, parent: int, name: bytes | None) -> bool:
+        """Whether a directory, or with *name* an entry of it, is in the layers below the upper."""
+        directory = self._inodes.directory(parent)
+        if name is None:
+            return bool(directory.lowers)
+        return self._merge.lower_has(directory, name)
 
     # Names
 
@@ -96,20 +125,22 @@ class Overlay:
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
         return self._made(parent, name, caller, stat.S_IFLNK | 0o777, lambda d, n: d.symlink(n, target))
 
-    def link(self, ino: int, parent: int, name: bytes) -> Entry:
+    def link(self, ino: int, parent: int, name: bytes, caller: Caller = ANYBODY) -> Entry:
         node = self._inodes.node(ino)
         if isinstance(node, Directory):
             raise host_error(errno.EPERM)
         found = self._creation.link(node, self._inodes.directory(parent), name)
         return self._counted(node, found)
 
-    def unlink(self, parent: int, name: bytes) -> None:
+    def unlink(self, parent: int, name: bytes, caller: Caller = ANYBODY) -> None:
         self._creation.unlink(self._inodes.directory(parent), name)
 
-    def rmdir(self, parent: int, name: bytes) -> None:
+    def rmdir(self, parent: int, name: bytes, caller: Caller = ANYBODY) -> None:
         self._creation.rmdir(self._inodes.directory(parent), name)
 
-    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int) -> None:
+    def rename(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, caller: Caller = ANYBODY
+    ) -> None:
         self._rename.rename(
             self._inodes.directory(parent), name, self._inodes.directory(new_parent), new_name, flags
         )
@@ -165,7 +196,7 @@ class Overlay:
 
     # Directories
 
-    def opendir(self, ino: int) -> int:
+    def opendir(self, ino: int, caller: Caller = ANYBODY) -> int:
         return self._listings.open(self._inodes.directory(ino))
 
     def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
@@ -179,16 +210,16 @@ class Overlay:
 
     # Extended attributes
 
-    def getxattr(self, ino: int, name: bytes) -> bytes:
+    def getxattr(self, ino: int, name: bytes, caller: Caller = ANYBODY) -> bytes:
         return self._attributes.getxattr(self._inodes.node(ino), name)
 
-    def setxattr(self, ino: int, name: bytes, value: bytes, flags: int) -> None:
+    def setxattr(self, ino: int, name: bytes, value: bytes, flags: int, caller: Caller = ANYBODY) -> None:
         self._attributes.setxattr(self._inodes.node(ino), name, value, flags)
 
-    def listxattr(self, ino: int) -> list[bytes]:
+    def listxattr(self, ino: int, caller: Caller = ANYBODY) -> list[bytes]:
         return self._attributes.listxattr(self._inodes.node(ino))
 
-    def removexattr(self, ino: int, name: bytes) -> None:
+    def removexattr(self, ino: int, name: bytes, caller: Caller = ANYBODY) -> None:
         self._attributes.removexattr(self._inodes.node(ino), name)
 
     def close(self) -> None:

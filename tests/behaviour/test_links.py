@@ -16,7 +16,7 @@ def test_a_lower_symlink_reads_as_it_is(sandbox: Sandbox) -> None:
     assert sandbox.read("dirlink/one") == b"1\n"
 
 
-@pytest.mark.parametrize("target", [b"file", b"../outside", b"\xff odd", b"x" * 4000])
+@pytest.mark.parametrize("target", [b"file", b"./dir/file", b"\xff odd", b"x" * 4000])
 def test_a_new_symlink_holds_its_target(sandbox: Sandbox, target: bytes) -> None:
     sandbox.symlink(target, "new")
     assert sandbox.readlink("new") == target

@@ -33,10 +33,10 @@ def faulty(verb: str, method: Callable[P, T], order: Path) -> Callable[P, T]:
 
 
 def install_faults(order: Path) -> None:
-    from sandboxfs.overlay.overlay import Overlay
+    from sandboxfs.overlay.window import Window
 
     for name in VERBS.split():
-        setattr(Overlay, name, faulty(name, getattr(Overlay, name), order))
+        setattr(Window, name, faulty(name, getattr(Window, name), order))
 
 
 def install_counts(target: Path) -> None:

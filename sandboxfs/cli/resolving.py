@@ -1,0 +1,134 @@
+"""Which policy would a sandbox be mounted with?
+
+What the command line, the project's own file, the user's configuration and sandboxfs itself say, put in order
+and checked for one workspace. Nothing is created, and whatever is not understood is refused: a sandbox never
+starts on a guessed policy.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sandboxfs.cli.places import current_directory, inside
+from sandboxfs.control.mounts import MountTable
+from sandboxfs.errors import UsageError
+from sandboxfs.paths import quoted
+from sandboxfs.policy.builtin import Preset
+from sandboxfs.policy.config import (
+    Allow,
+    AuditLevel,
+    Symlinks,
+    UserConfig,
+    read_project_rules,
+    read_user_config,
+)
+from sandboxfs.policy.decide import can_match_in
+from sandboxfs.policy.model import Kind, Mode, Rule, Source
+from sandboxfs.policy.sources import assemble, parse_mode, parse_rule
+from sandboxfs.state.settings import Settings
+
+_MODES = tuple(mode.value for mode in Mode)
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """What the command line says about policy; None or empty where it says nothing."""
+
+    mode: str | None = None
+    preset: str | None = None
+    rules: tuple[str, ...] = ()
+    allows: tuple[str, ...] = ()
+    symlinks: str | None = None
+    log_level: str | None = None
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The settings of a mount, and one line for each thing in them that may not be meant."""
+
+    settings: Settings
+    warnings: tuple[str, ...] = ()
+
+
+def read_config(default: Path, given: str | None) -> UserConfig:
+    """Read the file *given* on the command line, which must exist, else the one at *default*."""
+    if given is None:
+        return read_user_config(default)
+    if not given:
+        raise UsageError("the configuration file's name is empty")
+    path = Path(given).expanduser().absolute()
+    if not os.path.lexists(path):
+        raise UsageError(f"cannot read configuration {quoted(path)}: no such file")
+    return read_user_config(path)
+
+
+def resolve(
+    workspace: Path,
+    mountpoint: Path | None,
+    config: UserConfig,
+    request: PolicyRequest,
+    environment: Mapping[str, str],
+) -> Resolved:
+    """Put the policy of *workspace* together; *environment* is empty unless it chose the workspace."""
+    config = config.overridden_by(environment)
+    rules = tuple(_rule(text, workspace) for text in request.rules)
+    allows = tuple(_allow(text, workspace, mountpoint) for text in request.allows)
+    project = read_project_rules(workspace)
+    assembled = assemble(
+        str(workspace),
+        config,
+        project,
+        rules,
+        allows=allows,
+        preset=None if request.preset is None else Preset(request.preset),
+        mode=None if request.mode is None else Mode(request.mode),
+    )
+    settings = Settings(
+        assembled.policy,
+        config.symlinks if request.symlinks is None else Symlinks(request.symlinks),
+        config.audit
+        if request.log_level is None
+        else replace(config.audit, level=AuditLevel(request.log_level)),
+    )
+    outside = [
+        f"{allow.source}: {quoted(allow.path)} is not in the workspace and is left out; "
+        "other roots come with a later version"
+        for allow in assembled.roots
+    ]
+    strangers = [
+        f"{rule.source}: rule {quoted(str(rule))} names nothing in the workspace"
+        for rule in project
+        if not can_match_in(rule, str(workspace))
+    ]
+    return Resolved(settings, (*assembled.warnings, *strangers, *outside))
+
+
+def _rule(text: str, workspace: Path) -> Rule:
+    rule = parse_rule(text)
+    if not can_match_in(rule, os.path.realpath(workspace)):
+        raise UsageError(
+            f"--rule {quoted(text)}: it names nothing in the workspace {quoted(workspace)}",
+            hint="a pattern that starts with '/' or '~' is a place on this machine; "
+            "one inside the workspace starts without",
+        )
+    return rule
+
+
+def _allow(text: str, workspace: Path, mountpoint: Path | None) -> Allow:
+    """Read `PATH[:MODE]`, as `--allow` takes it."""
+    path, colon, word = text.rpartition(":")
+    mode = Mode.RW
+    if colon and word in _MODES:
+        mode = parse_mode(word, f"--allow {quoted(text)}")
+    else:
+        path = text
+    if not path:
+        raise UsageError(f"--allow {quoted(text)}: expected PATH or PATH:MODE")
+    place = inside(path, workspace, mountpoint, current_directory(), MountTable.read())
+    if place is None:
+        raise UsageError(
+            f"--allow {quoted(text)}: not in the workspace {quoted(workspace)}; "
+            "other roots come with a later version"
+        )
+    return Allow(str(workspace / place), mode, Source(Kind.COMMAND_LINE, "--allow"))

@@ -1,0 +1,75 @@
+"""What is one mounted lifetime of a sandbox made of?
+
+The overlay behind the guard behind the window, the journal and audit log that hear of every decision, and the
+control socket through which the policy is changed.
+"""
+
+import os
+
+from sandboxfs.control.address import control_address
+from sandboxfs.daemon.control_peers import ViewWatch
+from sandboxfs.daemon.control_server import ControlServer
+from sandboxfs.daemon.journal import SessionJournal
+from sandboxfs.daemon.policing import Policing
+from sandboxfs.daemon.reports import changes_report, denials_report, policy_report
+from sandboxfs.fuse.session import invalidate
+from sandboxfs.overlay.guard import Guard
+from sandboxfs.overlay.links import LinkGuard
+from sandboxfs.overlay.overlay import Overlay
+from sandboxfs.overlay.window import Window
+from sandboxfs.state.audit import AuditLog, Level
+from sandboxfs.state.audit_file import AUDIT_NAME
+from sandboxfs.state.locations import Locations
+from sandboxfs.state.record import SandboxRecord
+
+
+class Session:
+    """Everything that serves one sandbox, put together."""
+
+    def __init__(self, locations: Locations, record: SandboxRecord, overlay: Overlay) -> None:
+        settings = record.settings
+        places = locations.sandbox(record.name)
+        level = Level(settings.audit.level.value)
+        self.overlay = overlay
+        self.address = control_address(locations, record.name)
+        self._record = record
+        self._audit = AuditLog(
+            places.home / AUDIT_NAME,
+            record.name,
+            level=level,
+            size_limit=settings.audit.size,
+            keep=settings.audit.keep,
+        )
+        self.journal = SessionJournal(self._audit, level)
+        self.policing = Policing(settings.policy, record.workspace, self.journal)
+        links = LinkGuard(
+            overlay,
+            self.journal,
+            settings.symlinks,
+            os.fsencode(record.workspace),
+            os.fsencode(record.mountpoint),
+        )
+        guard = Guard(overlay, self.policing.compiled(), self.journal, links)
+        self.policing.serve(guard, invalidate)
+        self.filesystem = Window(
+            guard,
+            {
+                b"policy": lambda: policy_report(self.policing.policy, record.workspace),
+                b"denials": lambda: denials_report(self.journal, self.policing.policy, record.workspace),
+                b"changes": lambda: changes_report(places.upper, record.workspace),
+            },
+        )
+        self.control = ControlServer(
+            self.policing.handlers(),
+            view=ViewWatch(record.mountpoint),
+            harmless={"status", "rules", "why"},
+        )
+
+    def begin(self) -> None:
+        """The view can be used."""
+        self._audit.event("mounted", workspace=str(self._record.workspace), pid=os.getpid())
+
+    def close(self) -> None:
+        self.filesystem.close()
+        self._audit.event("unmounted")
+        self._audit.close()

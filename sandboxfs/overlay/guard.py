@@ -1,0 +1,335 @@
+"""May this be done? The overlay behind a policy: decide, then delegate.
+
+`Guard` implements every verb of `Filesystem`; one that it forgot would be a type error, never a hole. What
+is hidden is not found and not listed, whether it exists or not. A refusal raises `PolicyDenied` and is
+recorded; so is every change that was made.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from sandboxfs.layers.syscalls import RENAME_EXCHANGE
+from sandboxfs.overlay.decisions import Decisions, Journal, PolicyDenied, Shown
+from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Opened, Tree
+from sandboxfs.overlay.links import LinkGuard
+from sandboxfs.overlay.moves import refuse_escape
+from sandboxfs.policy.compiled import Compiled, State
+from sandboxfs.policy.model import Access, Mode
+
+READ, WRITE, DELETE, EXECUTE = Access.READ, Access.WRITE, Access.DELETE, Access.EXECUTE
+
+# What the kernel adds to the flags when it opens a file to run it: __FMODE_EXEC.
+_TO_EXECUTE = 0x20
+_DOTS = (b".", b"..")
+
+
+class Guard:
+    """A filesystem that asks a policy before it passes a verb on."""
+
+    def __init__(self, inner: Tree, policy: Compiled, journal: Journal, links: LinkGuard) -> None:
+        self._inner = inner
+        self._decisions = Decisions(inner, policy, journal)
+        self._journal = journal
+        self._links = links
+        self._handles: dict[int, tuple[int, Caller]] = {}
+        self._listings: dict[int, tuple[int, Caller]] = {}
+        # Handles opened under an earlier policy: decided again whenever they are used, until that allows all.
+        self._unsure: set[int] = set()
+
+    def set_policy(self, policy: Compiled) -> list[Shown]:
+        """Decide by *policy* from now on; what came into sight or went out of it."""
+        self._unsure.update(self._handles)
+        return self._decisions.replace(policy)
+
+    # Looking
+
+    def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry | None:
+        entry = self._inner.lookup(parent, name, caller)
+        state = self._decisions.child(parent, name, _is_dir(entry))
+        mode = state.decision.mode
+        if mode is Mode.HIDE or (entry is not None and mode is Mode.DENY):
+            if entry is not None:
+                self._inner.forget(entry.ino, 1)
+            raise self._decisions.refusal("lookup", READ, parent, name, state, caller)
+        if entry is not None:
+            self._decisions.learn(entry.ino, state, alone=entry.nlink == 1)
+            if self._journal.reads:
+                self._decisions.note("lookup", READ, parent, name, state, caller)
+        return entry
+
+    def absence_lasts(self, parent: int) -> bool:
+        return self._inner.absence_lasts(parent)
+
+    def remember(self, ino: int) -> None:
+        self._inner.remember(ino)
+
+    def forget(self, ino: int, count: int) -> bool:
+        gone = self._inner.forget(ino, count)
+        if gone:
+            self._decisions.unlearn(ino)
+        return gone
+
+    def getattr(self, ino: int, caller: Caller) -> Entry:
+        self._check_read("getattr", ino, caller)
+        return self._inner.getattr(ino, caller)
+
+    def readlink(self, ino: int, caller: Caller) -> bytes:
+        self._check_read("readlink", ino, caller)
+        target = self._inner.readlink(ino, caller)
+        return self._links.answer(ino, target, caller)
+
+    def getxattr(self, ino: int, name: bytes, caller: Caller) -> bytes:
+        self._check_read("getxattr", ino, caller)
+        return self._inner.getxattr(ino, name, caller)
+
+    def listxattr(self, ino: int, caller: Caller) -> list[bytes]:
+        self._check_read("listxattr", ino, caller)
+        return self._inner.listxattr(ino, caller)
+
+    def statfs(self) -> os.statvfs_result:
+        return self._inner.statfs()
+
+    # Changing
+
+    def setattr(self, ino: int, change: AttributeChange, handle: int | None, caller: Caller) -> Entry:
+        state = self._decisions.check_inode("setattr", WRITE, ino, caller)
+        entry = self._inner.setattr(ino, change, handle, caller)
+        self._decisions.note_inode("setattr", WRITE, ino, state, caller)
+        return entry
+
+    def setxattr(self, ino: int, name: bytes, value: bytes, flags: int, caller: Caller) -> None:
+        state = self._decisions.check_inode("setxattr", WRITE, ino, caller)
+        self._inner.setxattr(ino, name, value, flags, caller)
+        self._decisions.note_inode("setxattr", WRITE, ino, state, caller)
+
+    def removexattr(self, ino: int, name: bytes, caller: Caller) -> None:
+        state = self._decisions.check_inode("removexattr", WRITE, ino, caller)
+        self._inner.removexattr(ino, name, caller)
+        self._decisions.note_inode("removexattr", WRITE, ino, state, caller)
+
+    # Names
+
+    def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> Entry:
+        state = self._decisions.check("mknod", WRITE, parent, name, False, caller, creating=True)
+        entry = self._inner.mknod(parent, name, mode, device, caller)
+        self._decisions.learn(entry.ino, state, alone=True)
+        self._decisions.note("mknod", WRITE, parent, name, state, caller)
+        return entry
+
+    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
+        state = self._decisions.check("mkdir", WRITE, parent, name, True, caller, creating=True)
+        entry = self._inner.mkdir(parent, name, mode, caller)
+        self._decisions.learn(entry.ino, state, alone=True)
+        self._decisions.note("mkdir", WRITE, parent, name, state, caller)
+        return entry
+
+    def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
+        state = self._decisions.check("symlink", WRITE, parent, name, False, caller, creating=True)
+        entry = self._inner.symlink(parent, name, target, caller)
+        self._decisions.learn(entry.ino, state, alone=True)
+        self._decisions.note("symlink", WRITE, parent, name, state, caller)
+        return entry
+
+    def link(self, ino: int, parent: int, name: bytes, caller: Caller) -> Entry:
+        # A second name is a second door: what may not be changed by the first must not get another.
+        self._decisions.check_inode("link", WRITE, ino, caller)
+        state = self._decisions.check("link", WRITE, parent, name, False, caller, creating=True)
+        source = self._inner.path(ino)
+        entry = self._inner.link(ino, parent, name, caller)
+        self._decisions.learn(entry.ino, state, alone=False)
+        self._journal.record(
+            "link", WRITE, source, self._decisions.path(parent, name), state.decision, caller, 0
+        )
+        return entry
+
+    def unlink(self, parent: int, name: bytes, caller: Caller) -> None:
+        state = self._decisions.check("unlink", DELETE, parent, name, False, caller)
+        self._inner.unlink(parent, name, caller)
+        self._decisions.note("unlink", DELETE, parent, name, state, caller)
+
+    def rmdir(self, parent: int, name: bytes, caller: Caller) -> None:
+        state = self._decisions.check("rmdir", DELETE, parent, name, True, caller)
+        try:
+            self._inner.rmdir(parent, name, caller)
+        except OSError as error:
+            if error.errno == errno.ENOTEMPTY:
+                self._explain_not_empty(parent, name, caller)
+            raise
+        self._decisions.note("rmdir", DELETE, parent, name, state, caller)
+
+    def rename(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, caller: Caller
+    ) -> None:
+        source = self._peek(parent, name, caller)
+        target = self._peek(new_parent, new_name, caller)
+        state, displaced = self._check_move(source, parent, name, target, new_parent, new_name, caller)
+        if flags & RENAME_EXCHANGE:
+            _, more = self._check_move(target, new_parent, new_name, source, parent, name, caller)
+            displaced = displaced or more
+        path = self._decisions.path(parent, name)
+        self._inner.rename(parent, name, new_parent, new_name, flags, caller)
+        if displaced:
+            self._decisions.unlearn_all()
+        for entry in (source, target):
+            if entry is not None:
+                self._decisions.unlearn(entry.ino)
+        to_path = self._decisions.path(new_parent, new_name)
+        self._journal.record("rename", WRITE, path, to_path, state.decision, caller, 0)
+
+    def _check_move(
+        self,
+        entry: Entry | None,
+        parent: int,
+        name: bytes,
+        target: Entry | None,
+        new_parent: int,
+        new_name: bytes,
+        caller: Caller,
+    ) -> tuple[State, bool]:
+        """Check both ends and everything below; the old state, and whether paths below get other states."""
+        is_dir = _is_dir(entry)
+        old = self._decisions.check("rename", DELETE, parent, name, is_dir, caller)
+        at_target = new_parent, new_name
+        self._decisions.check("rename", DELETE, *at_target, _is_dir(target), caller, creating=True)
+        new = self._decisions.check("rename", WRITE, *at_target, is_dir, caller, creating=True)
+        if entry is None or not is_dir:
+            return old, False
+        refuse_escape(self._inner, self._decisions, entry.ino, old, new, caller)
+        return old, not (old is new and old.quiet)
+
+    # Files
+
+    def open(self, ino: int, flags: int, caller: Caller) -> Opened:
+        accesses = _accesses(flags)
+        state = self._decisions.of(ino)
+        for access in accesses:
+            state = self._decisions.check_inode("open", access, ino, caller)
+        opened = self._inner.open(ino, flags, caller)
+        self._handles[opened.handle] = ino, caller
+        self._decisions.note_inode("open", accesses[-1], ino, state, caller)
+        return opened
+
+    def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
+        state = self._decisions.check("create", WRITE, parent, name, False, caller, creating=True)
+        opened, entry = self._inner.create(parent, name, mode, flags, caller)
+        self._handles[opened.handle] = entry.ino, caller
+        self._decisions.learn(entry.ino, state, alone=entry.nlink == 1)
+        self._decisions.note("create", WRITE, parent, name, state, caller)
+        return opened, entry
+
+    def read(self, handle: int, offset: int, size: int) -> bytes:
+        if handle in self._unsure:
+            self._decide_again(handle, "read", READ)
+        return self._inner.read(handle, offset, size)
+
+    def write(self, handle: int, offset: int, data: bytes) -> int:
+        if handle in self._unsure:
+            self._decide_again(handle, "write", WRITE)
+        return self._inner.write(handle, offset, data)
+
+    def release(self, handle: int) -> None:
+        self._handles.pop(handle, None)
+        self._unsure.discard(handle)
+        self._inner.release(handle)
+
+    def fsync(self, handle: int, datasync: bool) -> None:
+        self._inner.fsync(handle, datasync)
+
+    # Directories
+
+    def opendir(self, ino: int, caller: Caller) -> int:
+        self._check_read("opendir", ino, caller)
+        handle = self._inner.opendir(ino, caller)
+        self._listings[handle] = ino, caller
+        return handle
+
+    def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
+        ino, caller = self._listings[handle]
+        state = self._decisions.check_inode("readdir", READ, ino, caller)
+        if state.quiet:
+            return self._inner.readdir(handle, start)
+        return self._seen(handle, start, ino)
+
+    def _seen(self, handle: int, start: int, ino: int) -> Iterator[tuple[bytes, Entry, int]]:
+        for name, entry, following in self._inner.readdir(handle, start):
+            if name in _DOTS:
+                yield name, entry, following
+                continue
+            mode = self._decisions.child(ino, name, stat.S_ISDIR(entry.stat.st_mode)).decision.mode
+            if mode is Mode.HIDE:
+                self._inner.forget(entry.ino, 0)
+            elif mode is Mode.DENY:
+                # Listed, but the kernel must ask before it tells more.
+                yield name, entry._replace(guarded=True), following
+            else:
+                yield name, entry, following
+
+    def releasedir(self, handle: int) -> None:
+        self._listings.pop(handle, None)
+        self._inner.releasedir(handle)
+
+    def fsyncdir(self, handle: int, datasync: bool) -> None:
+        self._inner.fsyncdir(handle, datasync)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    # Helpers
+
+    def _check_read(self, op: str, ino: int, caller: Caller) -> None:
+        state = self._decisions.check_inode(op, READ, ino, caller)
+        if self._journal.reads:
+            self._decisions.note_inode(op, READ, ino, state, caller)
+
+    def _decide_again(self, handle: int, op: str, access: Access) -> None:
+        ino, caller = self._handles[handle]
+        state = self._decisions.check_inode(op, access, ino, caller)
+        if state.decision.mode is Mode.RW:
+            self._unsure.discard(handle)
+
+    def _peek(self, parent: int, name: bytes, caller: Caller) -> Entry | None:
+        entry = self._inner.lookup(parent, name, caller)
+        if entry is not None:
+            self._inner.forget(entry.ino, 1)
+        return entry
+
+    def _explain_not_empty(self, parent: int, name: bytes, caller: Caller) -> None:
+        """Raise a denial when all that is in the way is hidden: the caller sees an empty directory."""
+        entry = self._inner.lookup(parent, name, caller)
+        if entry is None:
+            return
+        handle = self._inner.opendir(entry.ino, caller)
+        try:
+            hidden = None
+            for inner_name, inside, _ in self._inner.readdir(handle, 0):
+                if inner_name in _DOTS:
+                    continue
+                is_dir = stat.S_ISDIR(inside.stat.st_mode)
+                state = self._decisions.child(entry.ino, inner_name, is_dir)
+                if state.decision.mode is not Mode.HIDE:
+                    return
+                hidden = state.decision
+            if hidden is not None:
+                path = self._decisions.path(parent, name)
+                self._journal.record("rmdir", DELETE, path, None, hidden, caller, errno.EACCES)
+                raise PolicyDenied(errno.EACCES, hidden)
+        finally:
+            self._inner.releasedir(handle)
+            self._inner.forget(entry.ino, 1)
+
+
+def _is_dir(entry: Entry | None) -> bool:
+    return entry is not None and stat.S_ISDIR(entry.stat.st_mode)
+
+
+def _accesses(flags: int) -> list[Access]:
+    """What opening with these flags attempts; the weightiest last."""
+    if flags & _TO_EXECUTE:
+        return [EXECUTE]
+    wanted = flags & os.O_ACCMODE
+    accesses = [READ] if wanted != os.O_WRONLY else []
+    if wanted != os.O_RDONLY or flags & os.O_TRUNC:
+        accesses.append(WRITE)
+    return accesses
