@@ -49,6 +49,9 @@ class Guard:
         entry = self._inner.lookup(parent, name, caller)
         state = self._decisions.child(parent, name, _is_dir(entry))
         mode = state.decision.mode
+        if mode is Mode.DENY and _is_dir(entry) and not state.quiet and entry is not None:
+            # The way to what an earlier rule allows in it; it cannot be listed.
+            return entry._replace(guarded=True)
         if mode is Mode.HIDE or (entry is not None and mode is Mode.DENY):
             if entry is not None:
                 self._inner.forget(entry.ino, 1)
@@ -72,6 +75,9 @@ class Guard:
         return gone
 
     def getattr(self, ino: int, caller: Caller) -> Entry:
+        state = self._decisions.of(ino)
+        if state.decision.mode is Mode.DENY and not state.quiet and self._inner.is_dir(ino):
+            return self._inner.getattr(ino, caller)._replace(guarded=True)
         self._check_read("getattr", ino, caller)
         return self._inner.getattr(ino, caller)
 
