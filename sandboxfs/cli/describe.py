@@ -5,6 +5,7 @@ The short form is what both have in common; programs may rely on its keys.
 
 from datetime import UTC
 
+from sandboxfs.cli.live import InForce, Live
 from sandboxfs.control.sandboxes import Sandbox
 from sandboxfs.state.tree import TreeSize
 
@@ -28,17 +29,26 @@ def short_description(sandbox: Sandbox) -> dict[str, object]:
     }
 
 
-def full_description(sandbox: Sandbox, upper: TreeSize) -> dict[str, object]:
-    """Describe *sandbox*, whose upper layer has the size *upper*."""
+def full_description(sandbox: Sandbox, upper: TreeSize, live: Live) -> dict[str, object]:
+    """Describe *sandbox*, whose upper layer has the size *upper* and whose policy is that of *live*."""
+    policy = live.policy
     return short_description(sandbox) | {
-        "enabled": True,
-        "rules": [],
-        "counters": {},
+        "mode": effective_mode(sandbox, policy),
+        "enabled": policy.enabled,
+        "rules": [rule.as_json() for rule in policy.rules],
+        "counters": live.counters,
         "changes": None,
         "conflicts": 0,
+        "answering": live.answering,
+        "read_only": sandbox.record.read_only,
         "allow_other": sandbox.record.allow_other,
         "uptime": None if sandbox.uptime is None else round(sandbox.uptime, 1),
         "upper_bytes": upper.size,
         "upper_entries": upper.entries,
         "upper_complete": upper.complete,
     }
+
+
+def effective_mode(sandbox: Sandbox, policy: InForce) -> str:
+    """Return what may be done with paths that no rule names, whoever says so."""
+    return "ro" if sandbox.record.read_only else policy.mode

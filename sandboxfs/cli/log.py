@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,10 +48,12 @@ class Arguments(argparse.Namespace):
 
 
 def parser() -> Parser:
-    made = verb_parser("log", DESCRIPTION, EXAMPLES, [NoSuchSandbox])
+    made = verb_parser(
+        "log", DESCRIPTION, EXAMPLES, [NoSuchSandbox], {EXIT_BROKEN: "--verify found the log broken"}
+    )
     add_sandbox_option(made)
     made.add_argument("--denied", action="store_true", help="only what was refused")
-    made.add_argument("--path", metavar="GLOB", help="only what concerns these paths, or paths below them")
+    made.add_argument("--path", metavar="PATTERN", help="only what concerns these paths, or paths below them")
     made.add_argument("--since", metavar="TIME", help="only what is not older: 30s, 10m, 2h, 7d, or a time")
     made.add_argument("--op", metavar="NAME", help="only this operation, such as open, unlink or rename")
     made.add_argument("--pid", metavar="N", type=int, help="only what this process asked for")
@@ -65,7 +68,8 @@ def run(words: list[str]) -> int:
     if arguments.verify and (arguments.follow or selection != Selection()):
         raise UsageError("--verify looks at the whole log and takes no other option but --json")
     store = Store(Locations.from_environment())
-    name = select(store, arguments.sandbox).name
+    chosen = select(store, arguments.sandbox)
+    name, selection = chosen.name, replace(selection, root=str(chosen.workspace))
     places = store.places(name)
     path = places.home / AUDIT_NAME
     served = _Served(places.lock)
@@ -81,8 +85,6 @@ def run(words: list[str]) -> int:
 def _selection(arguments: Arguments) -> Selection:
     since = None if arguments.since is None else parse_since(arguments.since, datetime.now(UTC))
     if arguments.path is not None:
-        if not arguments.path.strip("/"):
-            raise UsageError("--path needs a glob that names something")
         # A bad one is told before anything is read.
         matches(arguments.path, "")
     return Selection(arguments.denied, arguments.path, since, arguments.op, arguments.pid)

@@ -23,6 +23,15 @@ VERBS = {
     "list": "show all sandboxes",
     "status": "show one sandbox",
     "rm": "remove sandboxes and the changes in them",
+    "why": "explain whether a path may be used, and what would change that",
+    "allow": "give one path another mode, for this session",
+    "ro": "let nothing be changed that no rule names, for this session",
+    "rw": "let everything be changed that no rule names, for this session",
+    "enable": "enforce the rules again, for this session",
+    "disable": "enforce no rules, for this session",
+    "rules": "show the rules in force, and how often each decided",
+    "log": "show what was asked of a sandbox, and what it was told",
+    "config": "show, make or check the configuration",
     "doctor": "find out whether this machine can do it, and what would mend it",
 }
 

@@ -92,7 +92,9 @@ def _add_policy_options(made: Parser) -> None:
     policy.add_argument(
         "--mode", choices=("ro", "rw"), help="what paths that no rule names may be used for; default: rw"
     )
-    policy.add_argument("--preset", choices=tuple(Preset), help="a policy in one word; --mode overrides it")
+    policy.add_argument(
+        "--preset", choices=[one.value for one in Preset], help="a policy in one word; --mode overrides it"
+    )
     policy.add_argument(
         "--rule",
         action="append",
@@ -109,10 +111,14 @@ def _add_policy_options(made: Parser) -> None:
     )
     policy.add_argument("--config", metavar="FILE", help="read this file instead of the user's configuration")
     policy.add_argument(
-        "--symlinks", choices=tuple(Symlinks), help="what becomes of links that lead out of the view"
+        "--symlinks",
+        choices=[one.value for one in Symlinks],
+        help="what becomes of links that lead out of the view",
     )
     policy.add_argument(
-        "--log-level", choices=tuple(AuditLevel), help="what the audit log holds; default: writes"
+        "--log-level",
+        choices=[one.value for one in AuditLevel],
+        help="what the audit log holds; default: writes",
     )
 
 

@@ -5,7 +5,7 @@ abbreviations, and every verb's help ends with its examples and its exit status.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from sandboxfs.errors import EXIT_BUG, EXIT_INTERRUPTED, SandboxError, UsageError
@@ -28,12 +28,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def verb_parser(
-    verb: str, description: str, examples: Sequence[str], errors: Sequence[type[SandboxError]]
+    verb: str,
+    description: str,
+    examples: Sequence[str],
+    errors: Sequence[type[SandboxError]],
+    endings: Mapping[int, str] | None = None,
 ) -> Parser:
-    """Make the parser of *verb*, which may end with any of *errors*."""
+    """Make the parser of *verb*, which may end with any of *errors* and with *endings* of its own."""
     kinds: list[type[SandboxError]] = [UsageError, *errors]
     statuses = {0: "done", EXIT_INTERRUPTED: "interrupted", EXIT_BUG: "a bug in sandboxfs"}
     statuses |= {kind.exit_code: kind.meaning for kind in kinds}
+    statuses |= endings or {}
     lines = ["examples:", *(f"  {example}" for example in examples), "", "exit status:"]
     lines += [f"  {code:3}  {meaning}" for code, meaning in sorted(statuses.items())]
     parser = Parser(f"sandboxfs {verb}", description, "\n".join(lines))

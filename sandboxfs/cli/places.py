@@ -28,42 +28,43 @@ def inside(
 ) -> str | None:
     """Return the path inside *workspace* that *given* means, "" for all of it; None for one outside.
 
-    A relative one starts at the *current* directory when that is in the workspace or in the view at
+    A relative one starts at the *current* directory when that leads into the workspace or into the view at
     *mountpoint*, else at the workspace.
     """
     if not given or "\0" in given:
         raise UsageError("the path is empty" if not given else f"bad path {quoted(given)}")
     tops = [workspace] if mountpoint is None else [mountpoint, workspace]
-    start = workspace
-    if current is not None and any(Path(current).is_relative_to(top) for top in tops):
-        start = Path(current)
+    # The innermost first: a mountpoint may lie in the workspace.
+    tops.sort(key=lambda top: len(top.parts), reverse=True)
     try:
-        path = start / Path(given).expanduser()
+        path = Path(given).expanduser()
     except RuntimeError as error:
         raise UsageError(f"no such user in {quoted(given)}") from error
-    spellings = [Path(os.path.normpath(path))]
-    if spellings[0] != Path("/"):
+    starts = [workspace] if current is None else [Path(current), workspace]
+    if any(starts[0].is_relative_to(top) for top in tops):
+        del starts[1:]
+    for start in starts:
         try:
-            followed = table.resolve(_moved(spellings[0].parent, tops, workspace))
+            found = _below(Path(os.path.normpath(start / path)), tops, workspace, table)
         except OSError as error:
             raise UsageError(f"cannot use {quoted(given)}: {error.strerror}") from error
-        # What links lead to comes first: that is what a rule is asked about.
-        spellings.insert(0, followed / spellings[0].name)
-        spellings.append(table.resolve(path))
-    for spelling in spellings:
-        for top in sorted(tops, key=lambda top: len(top.parts), reverse=True):
-            if spelling.is_relative_to(top):
-                relative = str(spelling.relative_to(top))
-                return "" if relative == "." else relative
+        if found is not None:
+            return found
     return None
 
 
-def _moved(path: Path, tops: list[Path], workspace: Path) -> Path:
-    """Return the place in the workspace that *path* in the view shows."""
-    for top in tops:
-        if top != workspace and path.is_relative_to(top):
-            return workspace / path.relative_to(top)
-    return path
+def _below(path: Path, tops: list[Path], workspace: Path, table: MountTable) -> str | None:
+    """Return the way from the workspace or the view to *path*."""
+    shown = next((workspace / path.relative_to(top) for top in tops if path.is_relative_to(top)), path)
+    # What links lead to comes first: that is what a rule is asked about.
+    spellings = [table.resolve(shown.parent) / shown.name, shown, table.resolve(shown)]
+    if shown == workspace:
+        del spellings[0]
+    for spelling in spellings:
+        if spelling.is_relative_to(workspace):
+            relative = str(spelling.relative_to(workspace))
+            return "" if relative == "." else relative
+    return None
 
 
 def place_in(record: SandboxRecord, given: str) -> str:

@@ -72,7 +72,7 @@ def resolve(
 ) -> Resolved:
     """Put the policy of *workspace* together; *environment* is empty unless it chose the workspace."""
     config = config.overridden_by(environment)
-    rules = tuple(_rule(text, workspace) for text in request.rules)
+    rules = tuple(map(parse_rule, request.rules))
     allows = tuple(_allow(text, workspace, mountpoint) for text in request.allows)
     project = read_project_rules(workspace)
     assembled = assemble(
@@ -84,6 +84,8 @@ def resolve(
         preset=None if request.preset is None else Preset(request.preset),
         mode=None if request.mode is None else Mode(request.mode),
     )
+    strangers = [rule for rule in assembled.policy.rules if not can_match_in(rule, str(workspace))]
+    _refuse_strangers(strangers, workspace)
     settings = Settings(
         assembled.policy,
         config.symlinks if request.symlinks is None else Symlinks(request.symlinks),
@@ -91,28 +93,28 @@ def resolve(
         if request.log_level is None
         else replace(config.audit, level=AuditLevel(request.log_level)),
     )
+    astray = [
+        f"{rule.source}: rule {quoted(str(rule))} names nothing in the workspace"
+        for rule in strangers
+        if rule.source.kind is Kind.PROJECT
+    ]
     outside = [
         f"{allow.source}: {quoted(allow.path)} is not in the workspace and is left out; "
         "other roots come with a later version"
         for allow in assembled.roots
     ]
-    strangers = [
-        f"{rule.source}: rule {quoted(str(rule))} names nothing in the workspace"
-        for rule in project
-        if not can_match_in(rule, str(workspace))
-    ]
-    return Resolved(settings, (*assembled.warnings, *strangers, *outside))
+    return Resolved(settings, (*assembled.warnings, *astray, *outside))
 
 
-def _rule(text: str, workspace: Path) -> Rule:
-    rule = parse_rule(text)
-    if not can_match_in(rule, os.path.realpath(workspace)):
-        raise UsageError(
-            f"--rule {quoted(text)}: it names nothing in the workspace {quoted(workspace)}",
-            hint="a pattern that starts with '/' or '~' is a place on this machine; "
-            "one inside the workspace starts without",
-        )
-    return rule
+def _refuse_strangers(strangers: list[Rule], workspace: Path) -> None:
+    # In the user's configuration such a rule is for other workspaces; here it was typed for this one.
+    for rule in strangers:
+        if rule.source.kind is Kind.COMMAND_LINE:
+            raise UsageError(
+                f"{rule.source} {quoted(str(rule))}: it names nothing in the workspace {quoted(workspace)}",
+                hint="a pattern that starts with '/' or '~' is a place on this machine; "
+                "one that starts without is inside the workspace",
+            )
 
 
 def _allow(text: str, workspace: Path, mountpoint: Path | None) -> Allow:

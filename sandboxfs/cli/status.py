@@ -1,20 +1,26 @@
-"""`sandboxfs status`: one sandbox in full."""
+"""`sandboxfs status`: one sandbox in full.
+
+What only its daemon knows is asked of it, for a short while; a daemon that does not answer costs no more.
+"""
 
 import argparse
 
 from sandboxfs.cli import output
-from sandboxfs.cli.describe import created, full_description
+from sandboxfs.cli.describe import created, effective_mode, full_description
+from sandboxfs.cli.live import InForce, Live, look, selected
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.control.mounts import MountTable
-from sandboxfs.control.sandboxes import Sandbox, observe, select
+from sandboxfs.cli.rules import show_rules
+from sandboxfs.control.sandboxes import Sandbox
 from sandboxfs.errors import NoSuchSandbox
-from sandboxfs.state.locations import Locations
-from sandboxfs.state.store import Store
+from sandboxfs.policy.model import Kind
 from sandboxfs.state.tree import measure_tree
 
 DESCRIPTION = """\
-Show one sandbox: its workspace, its state, who serves it, and how much it holds.
-Never waits for a mount, be its daemon dead or hung."""
+Show one sandbox: its workspace, its state, who serves it, how much it holds, the policy
+in force with how often each rule decided, and what was counted in this session. Never
+waits for a mount; a daemon that is hung is asked for two seconds at most."""
+
+PATIENCE = 2.0
 
 EXAMPLES = ["sandboxfs status", "sandboxfs status -s app --json"]
 
@@ -32,11 +38,11 @@ def parser() -> Parser:
 
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
-    store = Store(Locations.from_environment())
-    sandbox = observe(store, select(store, arguments.sandbox), MountTable.read())
+    store, sandbox = selected(arguments.sandbox)
+    live = look(store, sandbox, PATIENCE)
     upper = measure_tree(store.places(sandbox.name).upper)
     if arguments.json:
-        output.document(full_description(sandbox, upper))
+        output.document(full_description(sandbox, upper, live))
         return 0
     at_least = "" if upper.complete else "at least "
     lines = {
@@ -44,15 +50,36 @@ def run(words: list[str]) -> int:
         "state": _state(sandbox),
         "workspace": output.shown(sandbox.record.workspace),
         "mountpoint": output.shown(sandbox.record.mountpoint),
-        "mode": sandbox.record.mode,
+        "mode": _mode(sandbox, live.policy),
         "created": created(sandbox),
         "upper": f"{at_least}{output.human_size(upper.size)} in {upper.entries} entries",
     }
+    if live.counters:
+        lines["session"] = ", ".join(f"{count} {word}" for word, count in live.counters.items())
     for word, value in lines.items():
         output.data(f"{word + ':':12}{value}")
+    _show_policy(live)
     if sandbox.state == "dead":
         output.note("hint: the daemon died; mount the sandbox again to recover it, or unmount it")
+    if live.problem is not None:
+        output.note(f"note: {live.problem}; the rules are those of the last mount")
     return 0
+
+
+def _mode(sandbox: Sandbox, policy: InForce) -> str:
+    mode = effective_mode(sandbox, policy)
+    if sandbox.record.read_only:
+        return f"{mode} (mounted with --read-only)"
+    return mode if policy.enabled else f"{mode} (rules are off)"
+
+
+def _show_policy(live: Live) -> None:
+    """Write the rules, without built-in ones that decided nothing."""
+    quiet = [rule for rule in live.policy.rules if rule.kind == Kind.BUILT_IN.value and not rule.hits]
+    output.data("")
+    show_rules([rule for rule in live.policy.rules if rule not in quiet])
+    if quiet:
+        output.data(f"and {len(quiet)} built-in rules that decided nothing; 'sandboxfs rules' shows them")
 
 
 def _state(sandbox: Sandbox) -> str:

@@ -20,8 +20,10 @@ from sandboxfs.errors import UsageError
 from sandboxfs.overlay.decisions import Shown
 from sandboxfs.overlay.guard import Guard
 from sandboxfs.paths import quoted
+from sandboxfs.policy.answers import described_explanation, described_rule, present_in
 from sandboxfs.policy.compiled import Compiled
-from sandboxfs.policy.model import Kind, Mode, Policy, Source
+from sandboxfs.policy.explain import explain
+from sandboxfs.policy.model import Access, Kind, Mode, Policy, Rule, Source
 from sandboxfs.policy.sources import parse_mode, rule_for_path
 
 Invalidate = Callable[[list[Shown]], None]
@@ -47,13 +49,22 @@ class Policing:
         self._guard = guard
         self._invalidate = invalidate
 
-    async def change(self, policy: Policy) -> None:
-        """Put *policy* in force; returns when nothing is decided or shown by the old one any more."""
-        compiled = Compiled(policy, str(self._workspace))
+    async def change(self, changed_by: Callable[[Policy], Policy]) -> None:
+        """Change the policy; returns when nothing is decided or shown by the old one any more.
+
+        Of changes that are asked for at the same time, each is made to what the one before it left.
+        """
         async with self._changing:
-            self.policy = policy
+            policy = changed_by(self.policy)
+            compiled = Compiled(policy, str(self._workspace))
             if self._guard is None or self._invalidate is None:
+                self.policy = policy
                 return
+            closing = self._guard.closed_by(compiled)
+            if closing:
+                # What was written through memory maps until now still counts: the kernel hands it over first.
+                await trio.to_thread.run_sync(self._invalidate, closing)
+            self.policy = policy
             changed = self._guard.set_policy(compiled)
             if changed:
                 # In a thread: the kernel may make it wait for a request that this thread has to answer.
@@ -70,46 +81,68 @@ class Policing:
             "rw": self.set_mode,
             "enable": self.enable,
             "disable": self.enable,
+            "why": self.why,
         }
 
     async def allow(self, request: Request, peer: Peer) -> object:
         mode = parse_mode(request.optional_text("mode") or Mode.RW.value, "allow")
-        path = request.text("path")
-        rule = rule_for_path(path, mode, Source(Kind.RUNTIME), str(self._workspace))
+        path = _path(request)
+        # In a thread: the path may lead through our own mount, which this thread has to answer for.
+        rule = await trio.to_thread.run_sync(
+            rule_for_path, path, mode, Source(Kind.RUNTIME), str(self._workspace)
+        )
         if rule is None:
             raise UsageError(
                 f"{quoted(path)} is not in the workspace {quoted(self._workspace)}",
                 hint="a sandbox serves one workspace; mount another for other places",
             )
-        await self.change(self.policy.with_runtime_rule(rule))
-        return self.rules(request, peer)
+        await self.change(lambda policy: policy.with_runtime_rule(rule))
+        return self._in_force() | {"rule": self._described(rule)}
 
     async def set_mode(self, request: Request, peer: Peer) -> object:
-        await self.change(self.policy.with_mode(Mode(request.verb)))
-        return self.rules(request, peer)
+        await self.change(lambda policy: policy.with_mode(Mode(request.verb)))
+        return self._in_force()
 
     async def enable(self, request: Request, peer: Peer) -> object:
-        await self.change(replace(self.policy, enabled=request.verb == "enable"))
-        return self.rules(request, peer)
+        await self.change(lambda policy: replace(policy, enabled=request.verb == "enable"))
+        return self._in_force()
 
     def rules(self, request: Request, peer: Peer) -> object:
+        return self._in_force()
+
+    def status(self, request: Request, peer: Peer) -> object:
+        counters = dict(self.journal.counters)
+        return self._in_force() | {"counters": counters, "uptime": time.monotonic() - self._began}
+
+    async def why(self, request: Request, peer: Peer) -> object:
+        path = _path(request)
+        try:
+            access = Access(request.optional_text("access") or Access.READ.value)
+        except ValueError as error:
+            raise UsageError("'access' of 'why' is read, write, delete or execute") from error
+        try:
+            # In a thread: the workspace may be slow, and our own mount may lie in it.
+            exists = await trio.to_thread.run_sync(present_in, self._workspace, path)
+        except ValueError as error:
+            raise UsageError(f"'path' of 'why' is a path inside the workspace, not {quoted(path)}") from error
+        return described_explanation(
+            explain(self.policy, path, access, root=str(self._workspace), exists=exists)
+        )
+
+    def _in_force(self) -> dict[str, object]:
+        rules = (*self.policy.rules, self.policy.root_rule)
         return {
             "mode": self.policy.mode.value,
             "enabled": self.policy.enabled,
-            "rules": [
-                {
-                    "pattern": rule.pattern,
-                    "mode": rule.mode.value,
-                    "source": str(rule.source),
-                    "kind": rule.source.kind.value,
-                    "hits": self.journal.hits(rule),
-                }
-                for rule in (*self.policy.rules, self.policy.root_rule)
-            ],
+            "rules": [self._described(rule) for rule in rules],
         }
 
-    def status(self, request: Request, peer: Peer) -> object:
-        described = self.rules(request, peer)
-        counters = dict(self.journal.counters)
-        uptime = time.monotonic() - self._began
-        return {**described, "counters": counters, "uptime": uptime} if isinstance(described, dict) else {}
+    def _described(self, rule: Rule) -> dict[str, object]:
+        return described_rule(rule) | {"hits": self.journal.hits(rule)}
+
+
+def _path(request: Request) -> str:
+    path = request.text("path")
+    if not path or "\0" in path:
+        raise UsageError(f"'path' of '{request.verb}' is no path: {quoted(path)}")
+    return path

@@ -14,11 +14,13 @@ from sandboxfs.daemon.journal import Denial, SessionJournal
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.layers.marks import Whiteouts
 from sandboxfs.paths import quoted
+from sandboxfs.policy.decide import decide
 from sandboxfs.policy.explain import explain
-from sandboxfs.policy.model import Policy
+from sandboxfs.policy.model import Mode, Policy
 from sandboxfs.policy.sources import effective_toml
 
 _LISTED = 10_000
+_DEEPEST = 200
 
 
 def policy_report(policy: Policy, workspace: Path) -> bytes:
@@ -43,11 +45,13 @@ def _told(denial: Denial, policy: Policy, workspace: Path) -> Iterator[str]:
         yield f"  hint: a person can allow it: {hint}"
 
 
-def changes_report(upper: Path, workspace: Path) -> bytes:
-    """What the sandbox has changed: A for added, M for modified, D for deleted."""
+def changes_report(upper: Path, workspace: Path, policy: Policy) -> bytes:
+    """What the sandbox has changed and the policy does not hide: A added, M modified, D deleted."""
     with HostDir.at(upper) as top, HostDir.at(workspace) as below:
         lines: list[str] = []
         for letter, path in _changes(top, below, b""):
+            if decide(policy, os.fsdecode(path), root=str(workspace)).mode is Mode.HIDE:
+                continue
             if len(lines) == _LISTED:
                 lines.append("…")
                 break
@@ -76,6 +80,9 @@ def _changes(upper: HostDir, lower: HostDir | None, at: bytes) -> Iterator[tuple
 def _inside(
     upper: HostDir, lower: HostDir | None, name: bytes, below: os.stat_result | None, path: bytes
 ) -> Iterator[tuple[str, bytes]]:
+    if path.count(b"/") > _DEEPEST:
+        yield "…", path
+        return
     with upper.child(name) as directory:
         if lower is not None and below is not None and stat.S_ISDIR(below.st_mode):
             with lower.child(name) as under:

@@ -56,7 +56,7 @@ class Session:
             {
                 b"policy": lambda: policy_report(self.policing.policy, record.workspace),
                 b"denials": lambda: denials_report(self.journal, self.policing.policy, record.workspace),
-                b"changes": lambda: changes_report(places.upper, record.workspace),
+                b"changes": lambda: changes_report(places.upper, record.workspace, self.policing.policy),
             },
         )
         self.control = ControlServer(

@@ -6,7 +6,7 @@ changes. A file with several names is treated as the strictest of those that are
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, Tree
@@ -57,17 +57,32 @@ class Decisions:
         self._policy = policy
         self.journal = journal
         self._states: dict[int, State] = {ROOT_INODE: policy.start}
+        self.hides = _hides(policy)
+        self._covers = _covers(policy)
 
     def replace(self, policy: Compiled) -> list[Shown]:
         """Decide by another policy; what came into sight or went out of it."""
-        before = {ino: state.decision.mode for ino, state in self._states.items()}
+        # Only these modes are about what the kernel may show; it asks before it opens or changes anything.
+        watched = self._covers or _covers(policy)
+        before = {ino: self.of(ino).decision.mode for ino in self._tree.inodes()} if watched else {}
         self._policy = policy
         self._states = {ROOT_INODE: policy.start}
+        self._covers = _covers(policy)
+        self.hides = _hides(policy)
         return [
             Shown(ino, self._tree.places(ino))
             for ino, mode in before.items()
             if (now := self.of(ino).decision.mode) is not mode
             and (now in _OUT_OF_SIGHT or mode in _OUT_OF_SIGHT)
+        ]
+
+    def closed_by(self, policy: Compiled, inodes: Iterable[int]) -> list[Shown]:
+        """Those of *inodes* that could be written and could no longer be under another policy."""
+        other = Decisions(self._tree, policy, self.journal)
+        return [
+            Shown(ino, [])
+            for ino in inodes
+            if self.of(ino).decision.mode is Mode.RW and other.of(ino).decision.mode is not Mode.RW
         ]
 
     # States
@@ -104,9 +119,18 @@ class Decisions:
         self._states = {ROOT_INODE: self._policy.start}
 
     def _work_out(self, ino: int) -> State:
-        places = self._tree.places(ino)
-        # What lives on without a name is under no rule but the root's own mode.
+        # From the nearest directory whose state is known down: a loop, because trees can be deep.
+        chain = [ino]
+        while (places := self._tree.places(chain[-1])) and places[0][0] not in self._states:
+            chain.append(places[0][0])
+        while len(chain) > 1:
+            self._state_at(chain.pop())
+        return self._state_at(ino)
+
+    def _state_at(self, ino: int) -> State:
+        """The strictest state of an inode's names; the root's own where none is known."""
         state = self._policy.start
+        places = self._tree.places(ino)
         if places:
             is_dir = self._tree.is_dir(ino)
             states = [self.child(parent, name, is_dir) for parent, name in places]
@@ -187,3 +211,13 @@ class Decisions:
     def path(self, parent: int, name: bytes) -> bytes:
         above = self._tree.path(parent)
         return above + b"/" + name if above else name
+
+
+def _hides(policy: Compiled) -> bool:
+    """Whether anything may be hidden at all."""
+    return policy.policy.enabled and any(rule.mode is Mode.HIDE for rule in policy.policy.rules)
+
+
+def _covers(policy: Compiled) -> bool:
+    """Whether anything may be hidden or denied."""
+    return policy.policy.enabled and any(rule.mode in _OUT_OF_SIGHT for rule in policy.policy.rules)

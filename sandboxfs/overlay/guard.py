@@ -38,6 +38,10 @@ class Guard:
         # Handles opened under an earlier policy: decided again whenever they are used, until that allows all.
         self._unsure: set[int] = set()
 
+    def closed_by(self, policy: Compiled) -> list[Shown]:
+        """The open files that could be written and could not under *policy*."""
+        return self._decisions.closed_by(policy, {ino for ino, _ in self._handles.values()})
+
     def set_policy(self, policy: Compiled) -> list[Shown]:
         """Decide by *policy* from now on; what came into sight or went out of it."""
         self._unsure.update(self._handles)
@@ -51,7 +55,7 @@ class Guard:
         mode = state.decision.mode
         if mode is Mode.DENY and _is_dir(entry) and not state.quiet and entry is not None:
             # The way to what an earlier rule allows in it; it cannot be listed.
-            return entry._replace(guarded=True)
+            return self._shown(entry)._replace(guarded=True)
         if mode is Mode.HIDE or (entry is not None and mode is Mode.DENY):
             if entry is not None:
                 self._inner.forget(entry.ino, 1)
@@ -60,7 +64,8 @@ class Guard:
             self._decisions.learn(entry.ino, state, alone=entry.nlink == 1)
             if self._journal.reads:
                 self._decisions.note("lookup", READ, parent, name, state, caller)
-        return entry
+            return self._shown(entry)
+        return None
 
     def absence_lasts(self, parent: int) -> bool:
         return self._inner.absence_lasts(parent)
@@ -77,9 +82,9 @@ class Guard:
     def getattr(self, ino: int, caller: Caller) -> Entry:
         state = self._decisions.of(ino)
         if state.decision.mode is Mode.DENY and not state.quiet and self._inner.is_dir(ino):
-            return self._inner.getattr(ino, caller)._replace(guarded=True)
+            return self._shown(self._inner.getattr(ino, caller))._replace(guarded=True)
         self._check_read("getattr", ino, caller)
-        return self._inner.getattr(ino, caller)
+        return self._shown(self._inner.getattr(ino, caller))
 
     def readlink(self, ino: int, caller: Caller) -> bytes:
         self._check_read("readlink", ino, caller)
@@ -103,7 +108,7 @@ class Guard:
         state = self._decisions.check_inode("setattr", WRITE, ino, caller)
         entry = self._inner.setattr(ino, change, handle, caller)
         self._decisions.note_inode("setattr", WRITE, ino, state, caller)
-        return entry
+        return self._shown(entry)
 
     def setxattr(self, ino: int, name: bytes, value: bytes, flags: int, caller: Caller) -> None:
         state = self._decisions.check_inode("setxattr", WRITE, ino, caller)
@@ -260,6 +265,7 @@ class Guard:
 
     def _seen(self, handle: int, start: int, ino: int) -> Iterator[tuple[bytes, Entry, int]]:
         for name, entry, following in self._inner.readdir(handle, start):
+            entry = self._shown(entry)
             if name in _DOTS:
                 yield name, entry, following
                 continue
@@ -283,6 +289,12 @@ class Guard:
         self._inner.close()
 
     # Helpers
+
+    def _shown(self, entry: Entry) -> Entry:
+        """Without the link count of a directory, which would tell how many hidden ones are in it."""
+        if self._decisions.hides and stat.S_ISDIR(entry.stat.st_mode):
+            return entry._replace(nlink=1)
+        return entry
 
     def _check_read(self, op: str, ino: int, caller: Caller) -> None:
         state = self._decisions.check_inode(op, READ, ino, caller)

@@ -38,6 +38,9 @@ class Inodes:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return node
 
+    def numbers(self) -> list[int]:
+        return list(self._nodes)
+
     def directories(self) -> Iterator[Directory]:
         return (node for node in self._nodes.values() if isinstance(node, Directory))
 

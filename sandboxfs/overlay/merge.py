@@ -95,7 +95,7 @@ class Merge:
             return found
         if mark.redirect is not None:
             found.origin = marks.redirected_path(mark.redirect, parent.origin)
-            found.lowers = self._lowers_at(found.origin)
+            found.lowers = self.lowers_at(found.origin)
         elif parent.lowers:
             found.origin = _join(parent.origin, name)
             found.lowers, top = self._descend(parent.lowers, name)
@@ -162,16 +162,20 @@ class Merge:
                 break
             if mark.redirect is not None:
                 path = marks.redirected_path(mark.redirect, part.path)
-                found += self._lowers_at(path, below=part.layer)
+                found += self.lowers_at(path, below=part.layer)
                 break
         return tuple(found), top
 
-    def _lowers_at(self, path: bytes, below: int = -1) -> tuple[LowerPart, ...]:
+    def lowers_at(self, path: bytes, below: int = -1) -> tuple[LowerPart, ...]:
         """The lower directories that the path leads to in the layers below layer *below*."""
         parts = tuple(part for part in self.root.lowers if part.layer > below)
-        for name in path.split(b"/"):
+        for name in path.split(b"/") if path else ():
             parts, _ = self._descend(parts, name)
         return parts
+
+    def has(self, parts: tuple[LowerPart, ...], name: bytes) -> bool:
+        """Whether lower directories have an entry of that name."""
+        return self._descend(parts, name)[1] is not None
 
     def _sealed(self, shown: os.stat_result) -> Found:
         return Found(shown, self.numbers.of_lower(shown), upper=False, sealed=True)

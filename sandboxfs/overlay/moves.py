@@ -7,6 +7,7 @@ the directory is walked, and one entry that would be under another mode is enoug
 
 import errno
 import stat
+from collections.abc import Iterator
 
 from sandboxfs.overlay.decisions import Decisions, PolicyDenied
 from sandboxfs.overlay.filesystem import Caller, Tree
@@ -16,31 +17,46 @@ from sandboxfs.policy.model import Access, Mode
 
 def refuse_escape(tree: Tree, decisions: Decisions, ino: int, old: State, new: State, caller: Caller) -> None:
     """Raise when an entry below the directory *ino* is under another mode at its new place."""
-    if same_below(old, new):
-        return
+    moved = tree.path(ino)
+    # A list instead of recursion: trees can be deep.
+    waiting = [(ino, old, new)]
+    held: list[int] = []
+    try:
+        while waiting:
+            ino, old, new = waiting.pop()
+            if same_below(old, new):
+                continue
+            for name, below, is_dir in _listed(tree, ino, caller):
+                before = old if old.quiet else decisions.step(old, ino, name, is_dir)
+                after = new if new.quiet else decisions.step(new, ino, name, is_dir)
+                if before.decision.mode is not after.decision.mode:
+                    strict = before if before.decision.mode.stricter_than(after.decision.mode) else after
+                    raise _refusal(decisions, decisions.path(ino, name), moved, strict, caller)
+                if is_dir:
+                    tree.remember(below)
+                    held.append(below)
+                    waiting.append((below, before, after))
+    finally:
+        for looked_at in held:
+            tree.forget(looked_at, 1)
+
+
+def _listed(tree: Tree, ino: int, caller: Caller) -> Iterator[tuple[bytes, int, bool]]:
+    """The entries of a directory: name, inode, and whether it is a directory."""
     handle = tree.opendir(ino, caller)
     try:
         for name, entry, _ in tree.readdir(handle, 0):
-            if name in (b".", b".."):
-                continue
-            is_dir = stat.S_ISDIR(entry.stat.st_mode)
-            before = old if old.quiet else decisions.step(old, ino, name, is_dir)
-            after = new if new.quiet else decisions.step(new, ino, name, is_dir)
-            if before.decision.mode is not after.decision.mode:
-                raise _refusal(tree, decisions, ino, name, before, after, caller)
-            if is_dir:
-                refuse_escape(tree, decisions, entry.ino, before, after, caller)
-            tree.forget(entry.ino, 0)
+            if name not in (b".", b".."):
+                yield name, entry.ino, stat.S_ISDIR(entry.stat.st_mode)
+                tree.forget(entry.ino, 0)
     finally:
         tree.releasedir(handle)
 
 
-def _refusal(
-    tree: Tree, decisions: Decisions, ino: int, name: bytes, before: State, after: State, caller: Caller
-) -> PolicyDenied:
-    strict = before if before.decision.mode.stricter_than(after.decision.mode) else after
+def _refusal(decisions: Decisions, path: bytes, moved: bytes, strict: State, caller: Caller) -> PolicyDenied:
     decision = strict.decision
     number = errno.EROFS if decision.mode is Mode.RO else errno.EACCES
-    path = decisions.path(ino, name)
-    decisions.journal.record("rename", Access.WRITE, path, None, decision, caller, number)
+    # A hidden name must not become known by being in the way.
+    told = moved if decision.mode is Mode.HIDE else path
+    decisions.journal.record("rename", Access.WRITE, told, None, decision, caller, number)
     return PolicyDenied(number, decision)

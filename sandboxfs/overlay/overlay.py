@@ -82,11 +82,19 @@ class Overlay:
     # Where things are
 
     def places(self, ino: int) -> list[tuple[int, bytes]]:
-        """The known names of an inode, each as the directory it is in and the name; the root has none."""
+        """The known names of an inode, each as the directory it is in and the name; the root has none.
+
+        Of one that lives on without a name, the last it had.
+        """
         node = self._inodes.node(ino)
-        if ino == ROOT_INODE or node.gone is not None or node.parent is None:
+        if ino == ROOT_INODE or node.parent is None:
             return []
-        return [(parent.ino, name) for parent, name in node.aliases or {(node.parent, node.name)}]
+        names = node.aliases or {(node.parent, node.name)}
+        return [(parent.ino, name) for parent, name in names if self._inodes.taken(parent.ino)]
+
+    def inodes(self) -> list[int]:
+        """All inodes that the kernel remembers."""
+        return self._inodes.numbers()
 
     def path(self, ino: int) -> bytes:
         """The path of an inode in the view, by one of its names; of one without any, its last."""
@@ -101,11 +109,15 @@ class Overlay:
         return isinstance(self._inodes.node(ino), Directory)
 
     def in_workspace(self, parent: int, name: bytes | None) -> bool:
-        """Whether a directory, or with *name* an entry of it, is in the layers below the upper."""
+        """Whether a directory, or with *name* an entry in it, comes from the workspace or is placed there.
+
+        Both count: what the workspace has may be moved away in the view, and something else put in its place.
+        """
         directory = self._inodes.directory(parent)
+        there = self._merge.lowers_at(self.path(parent))
         if name is None:
-            return bool(directory.lowers)
-        return self._merge.lower_has(directory, name)
+            return bool(directory.lowers or there)
+        return self._merge.lower_has(directory, name) or self._merge.has(there, name)
 
     # Names
 

@@ -7,19 +7,24 @@ from functools import lru_cache
 
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
+from sandboxfs.policy.pattern import Pattern, PatternError, covers_path, parse, within
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What a record must be to be shown; the default wants all. *since* is a time as records have it."""
+    """What a record must be to be shown; the default wants all.
+
+    *since* is a time as records have it; *root*, the workspace, gives absolute patterns a meaning.
+    """
 
     denied: bool = False
     path: str | None = None
     since: str | None = None
     op: str | None = None
     pid: int | None = None
+    root: str = "/"
 
     def wants(self, record: dict[str, object]) -> bool:
         """Say whether *record* is wanted. Events are, unless something is asked that only decisions have."""
@@ -32,48 +37,29 @@ class Selection:
         )
 
     def _on_path(self, glob: str, record: dict[str, object]) -> bool:
-        return any(isinstance(path, str) and matches(glob, path) for path in _paths(record))
+        return any(isinstance(path, str) and matches(glob, path, self.root) for path in _paths(record))
 
 
 def _paths(record: dict[str, object]) -> tuple[object, object]:
     return record.get("path"), record.get("to")
 
 
-def matches(glob: str, path: str) -> bool:
-    """Say whether *glob* names *path*, relative to the root, or a directory that holds it.
+def matches(glob: str, path: str, root: str = "/") -> bool:
+    """Say whether *glob*, in the dialect of docs/policy.md, names *path* or a directory that holds it.
 
-    `*` and `?` stay within one component, `**` does not, `[…]` is a set. A glob without a slash names a
-    component at any depth. Raises `UsageError` when it is not a glob.
+    *path* is relative to *root*. Raises `UsageError` when *glob* is no pattern.
     """
-    return _compiled(glob).match(path) is not None
+    names = [name for name in path.split("/") if name]
+    # A record does not say whether its path was a directory's: either may be meant.
+    return any(covers_path(pattern, names, is_dir=True) for pattern in _meaning(glob, root))
 
 
 @lru_cache(maxsize=16)
-def _compiled(glob: str) -> re.Pattern[str]:
-    anchored = "/" in glob.rstrip("/")
-    parts = [part for part in glob.split("/") if part not in ("", ".")]
-    text = "".join("(?:[^/]+/)*" if part == "**" else _component(part) + "/" for part in parts[:-1])
-    text += ".*" if parts[-1:] == ["**"] else _component("".join(parts[-1:])) + r"(?:/.*)?"
+def _meaning(glob: str, root: str) -> tuple[Pattern, ...]:
     try:
-        return re.compile(("" if anchored else "(?:.*/)?") + text + r"\Z", re.DOTALL)
-    except re.error as error:
-        raise UsageError(f"bad glob {quoted(glob)}: {error.msg}") from error
-
-
-def _component(part: str) -> str:
-    pieces = re.findall(r"\\.|\*+|\?|\[!?\]?[^]]*\]|.", part, re.DOTALL)
-    return "".join(map(_piece, pieces))
-
-
-def _piece(piece: str) -> str:
-    if piece.startswith("*"):
-        return "[^/]*"
-    if piece == "?":
-        return "[^/]"
-    if piece.startswith("[") and len(piece) > 2:
-        inside = re.sub(r"([\\\[\]&~|^])", r"\\\1", piece[1:-1].removeprefix("!"))
-        return f"(?!/)[{'^' if piece[1] == '!' else ''}{inside}]"
-    return re.escape(piece[1] if len(piece) == 2 and piece.startswith("\\") else piece)
+        return within(parse(glob), root)
+    except PatternError as error:
+        raise UsageError(f"bad pattern {quoted(glob)}: {error}") from error
 
 
 def parse_since(text: str, now: datetime) -> str:
