@@ -3,12 +3,15 @@
 import argparse
 
 from sandboxfs.cli import output
-from sandboxfs.cli.live import selected, shown_rule
+from sandboxfs.cli.live import ask_daemon, selected, shown_rule
 from sandboxfs.cli.parser import Parser
 from sandboxfs.cli.places import place_in
 from sandboxfs.cli.switching import change, switch_parser, tell_if_read_only
+from sandboxfs.control.sandboxes import Sandbox
 from sandboxfs.paths import quoted
+from sandboxfs.policy.model import Access, Mode
 from sandboxfs.policy.sources import parse_mode
+from sandboxfs.state.store import Store
 
 DESCRIPTION = """\
 Give PATH, and what is below it, another mode in the running session and at once: rw
@@ -44,7 +47,8 @@ def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
     mode = parse_mode(arguments.mode, "allow")
     store, sandbox = selected(arguments.sandbox)
-    path = str(sandbox.record.workspace / place_in(sandbox.record, arguments.path))
+    place = place_in(sandbox.record, arguments.path)
+    path = str(sandbox.record.workspace / place)
     answer, policy = change(store, sandbox, "allow", {"path": path, "mode": mode.value})
     if arguments.json:
         output.document({"name": sandbox.name} | answer)
@@ -52,4 +56,14 @@ def run(words: list[str]) -> int:
     off = "" if policy.enabled else ", once rules are on again"
     output.data(f"{sandbox.name}: {quoted(str(shown_rule(answer.get('rule'))))} decides first{off}")
     tell_if_read_only(sandbox)
+    if mode in (Mode.RO, Mode.RW):
+        _tell_if_out_of_reach(store, sandbox, place or ".", mode)
     return 0
+
+
+def _tell_if_out_of_reach(store: Store, sandbox: Sandbox, place: str, mode: Mode) -> None:
+    """Tell the person when the rule changes nothing: there is no way into a hidden directory."""
+    access = Access.READ if mode is Mode.RO else Access.WRITE
+    found = ask_daemon(store, sandbox, "why", {"path": place, "access": access.value})
+    if found.get("allowed") is False:
+        output.note(f"note: still {found.get('sentence')}")

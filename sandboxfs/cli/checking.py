@@ -52,6 +52,9 @@ def _all_problems(path: Path, lines: list[str], first: str) -> list[str]:
         message: str | None = first
         while message is not None and len(found) < _MOST:
             place = re.match(re.escape(shown) + r":(\d+): '", message)
+            if found and place is None:
+                # Blanking out broke what was around it: that is ours to know.
+                break
             # What is missing because it was blanked out has been told.
             if place is None or not (message.endswith(": missing") and _section(lines, place) & blanked):
                 found.append(message)
@@ -79,13 +82,14 @@ def _section(lines: list[str], place: re.Match[str]) -> set[int]:
 
 def _end(lines: list[str], start: int) -> int:
     """Return the line after the key or the table that begins at *start*."""
-    is_header = lines[start - 1].lstrip().startswith("[")
-    text = "\n".join(lines)
-    begins = sorted(set(key_lines(text).values()))
-    for line in begins:
-        if line > start and (not is_header or lines[line - 1].lstrip().startswith("[")):
-            return line
-    return len(lines) + 1
+    places = key_lines("\n".join(lines))
+    if lines[start - 1].lstrip().startswith("["):
+        following = (line for line in places.values() if lines[line - 1].lstrip().startswith("["))
+    else:
+        own = min((key for key, line in places.items() if line == start), key=len, default=())
+        # The elements of an array may be on lines of their own.
+        following = (line for key, line in places.items() if key[: len(own)] != own)
+    return min((line for line in following if line > start), default=len(lines) + 1)
 
 
 def _blank(lines: list[str], start: int, blanked: set[int]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sandboxfs.cli import output
 from sandboxfs.cli.checking import is_project_file, problems
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.places import current_directory
+from sandboxfs.cli.places import current_directory, user_path
 from sandboxfs.cli.resolving import PolicyRequest, Resolved, read_config, resolve
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.errors import NoSuchSandbox, UsageError
@@ -71,7 +71,8 @@ def run(words: list[str]) -> int:
     if arguments.action != "show" and (arguments.sandbox or arguments.workspace is not None):
         raise UsageError("-s and --workspace are for 'config show'")
     locations = Locations.from_environment()
-    path = _file(arguments.file or arguments.config, locations)
+    named = arguments.file or arguments.config
+    path = locations.config if named is None else user_path(named)
     if arguments.action == "show":
         _show(arguments, locations)
     elif arguments.action == "check":
@@ -87,30 +88,18 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def _file(given: str | None, locations: Locations) -> Path:
-    if given is None:
-        return locations.config
-    try:
-        return Path(given).expanduser().absolute()
-    except RuntimeError as error:
-        raise UsageError(f"no such user in {quoted(given)}") from error
-
-
 # init
 
 
 def _init(path: Path) -> None:
+    if os.path.lexists(path):
+        raise UsageError(f"{quoted(path)} exists already", hint="edit it, or name another file with --config")
     try:
         make_directories(path.parent)
         # Exclusive: what a person wrote is never overwritten, nor a link followed.
-        with os.fdopen(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w"
-        ) as file:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
             file.write(TEMPLATE)
-    except FileExistsError as error:
-        raise UsageError(
-            f"{quoted(path)} exists already", hint="edit it, or name another file with --config"
-        ) from error
     except OSError as error:
         raise UsageError(f"cannot write {quoted(path)}: {error.strerror}") from error
 
@@ -220,9 +209,11 @@ def _around(store: Store, current: str | None) -> Path | None:
 
 
 def _directory(given: str) -> Path:
+    if not given:
+        raise UsageError("the workspace is empty")
     try:
-        path = MountTable.read().resolve(Path(given).expanduser())
-    except (OSError, RuntimeError, ValueError) as error:
+        path = MountTable.read().resolve(user_path(given))
+    except (OSError, ValueError) as error:
         raise UsageError(f"cannot use workspace {quoted(given)}: {error}") from error
     if not path.is_dir():
         raise UsageError(f"cannot use workspace {quoted(path)}: no such directory")

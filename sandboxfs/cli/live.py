@@ -80,11 +80,15 @@ def look(store: Store, sandbox: Sandbox, timeout: float) -> Live:
         return Live(recorded(sandbox), {}, None)
     try:
         answer = ask_daemon(store, sandbox, "status", timeout=timeout)
-        found = answer.get("counters")
-        counters = {str(word): int(count) for word, count in found.items()} if isinstance(found, dict) else {}
-        return Live(in_force(answer), counters, answering=True)
+        return Live(in_force(answer), _counters(answer.get("counters")), answering=True)
     except (SandboxError, DaemonBug) as error:
         return Live(recorded(sandbox), {}, answering=False, problem=str(error))
+
+
+def _counters(found: object) -> dict[str, int]:
+    if not isinstance(found, dict):
+        return {}
+    return {str(word): count for word, count in found.items() if isinstance(count, int)}
 
 
 def recorded(sandbox: Sandbox) -> InForce:

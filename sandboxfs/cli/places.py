@@ -23,6 +23,14 @@ def current_directory() -> str | None:
         return None
 
 
+def user_path(given: str) -> Path:
+    """Make a path that a person typed absolute, `~` understood; nothing is looked at."""
+    try:
+        return Path(given).expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(f"no such user in {quoted(given)}") from error
+
+
 def inside(
     given: str, workspace: Path, mountpoint: Path | None, current: str | None, table: MountTable
 ) -> str | None:
@@ -83,6 +91,8 @@ def is_directory(upper: Path, workspace: Path, place: str) -> bool:
     for layer in (upper, workspace):
         try:
             return stat.S_ISDIR(os.lstat(layer / place).st_mode)
-        except (OSError, ValueError):
+        except FileNotFoundError:
             continue
+        except (OSError, ValueError):
+            return False
     return False

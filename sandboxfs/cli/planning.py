@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sandboxfs.cli.mountpoints import check_mountpoint
+from sandboxfs.cli.places import user_path
 from sandboxfs.cli.resolving import PolicyRequest, Resolved, read_config, resolve
 from sandboxfs.control import machine
 from sandboxfs.control.mounts import Mount, MountTable
@@ -125,7 +126,7 @@ def _workspace(
     elif named is not None:
         chosen = str(named.workspace)
     elif environment.get(WORKSPACE_VARIABLE):
-        chosen = str(Path(environment[WORKSPACE_VARIABLE]).expanduser())
+        chosen = str(user_path(environment[WORKSPACE_VARIABLE]))
         by = environment
     elif config.root is not None:
         chosen = str(config.root)

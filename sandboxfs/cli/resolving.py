@@ -6,11 +6,11 @@ starts on a guessed policy.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandboxfs.cli.places import current_directory, inside
+from sandboxfs.cli.places import current_directory, inside, user_path
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
@@ -25,7 +25,7 @@ from sandboxfs.policy.config import (
 )
 from sandboxfs.policy.decide import can_match_in
 from sandboxfs.policy.model import Kind, Mode, Rule, Source
-from sandboxfs.policy.sources import assemble, parse_mode, parse_rule
+from sandboxfs.policy.sources import Assembled, assemble, parse_mode, parse_rule
 from sandboxfs.state.settings import Settings
 
 _MODES = tuple(mode.value for mode in Mode)
@@ -57,7 +57,7 @@ def read_config(default: Path, given: str | None) -> UserConfig:
         return read_user_config(default)
     if not given:
         raise UsageError("the configuration file's name is empty")
-    path = Path(given).expanduser().absolute()
+    path = user_path(given)
     if not os.path.lexists(path):
         raise UsageError(f"cannot read configuration {quoted(path)}: no such file")
     return read_user_config(path)
@@ -93,17 +93,21 @@ def resolve(
         if request.log_level is None
         else replace(config.audit, level=AuditLevel(request.log_level)),
     )
-    astray = [
-        f"{rule.source}: rule {quoted(str(rule))} names nothing in the workspace"
-        for rule in strangers
-        if rule.source.kind is Kind.PROJECT
-    ]
-    outside = [
-        f"{allow.source}: {quoted(allow.path)} is not in the workspace and is left out; "
-        "other roots come with a later version"
-        for allow in assembled.roots
-    ]
-    return Resolved(settings, (*assembled.warnings, *astray, *outside))
+    return Resolved(settings, tuple(_warnings(assembled, strangers, typed=bool(rules or allows))))
+
+
+def _warnings(assembled: Assembled, strangers: list[Rule], *, typed: bool) -> Iterator[str]:
+    if typed and not assembled.policy.enabled:
+        yield "rules are off: --rule and --allow are not enforced until 'sandboxfs enable'"
+    yield from assembled.warnings
+    for rule in strangers:
+        if rule.source.kind is Kind.PROJECT:
+            yield f"{rule.source}: rule {quoted(str(rule))} names nothing in the workspace"
+    for allow in assembled.roots:
+        yield (
+            f"{allow.source}: {quoted(allow.path)} is not in the workspace and is left out; "
+            "other roots come with a later version"
+        )
 
 
 def _refuse_strangers(strangers: list[Rule], workspace: Path) -> None:

@@ -55,7 +55,7 @@ def run(words: list[str]) -> int:
         "upper": f"{at_least}{output.human_size(upper.size)} in {upper.entries} entries",
     }
     if live.counters:
-        lines["session"] = ", ".join(f"{count} {word}" for word, count in live.counters.items())
+        lines["session"] = ", ".join(f"{word} {count}" for word, count in live.counters.items())
     for word, value in lines.items():
         output.data(f"{word + ':':12}{value}")
     _show_policy(live)

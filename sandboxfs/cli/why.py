@@ -106,7 +106,7 @@ def _add_mount(answer: dict[str, object], record: SandboxRecord, access: Access)
 
 def _lines(answer: dict[str, object]) -> Iterator[str]:
     yield str(answer.get("sentence"))
-    if answer.get("decided_at") != answer.get("path"):
+    if answer.get("decided_at") not in (answer.get("path"), "."):
         yield f"  the rule matches {quoted(str(answer.get('decided_at')))}, and so all that is in it"
     yield from _passed([shown_rule(rule) for rule in _items(answer, "passed")])
     remedies = _items(answer, "remedies")

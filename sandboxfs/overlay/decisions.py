@@ -97,10 +97,10 @@ class Decisions:
             return state
         return self.step(state, parent, name, is_dir)
 
-    def step(self, state: State, parent: int, name: bytes, is_dir: bool) -> State:
-        """The state of a name in the directory *parent*, if that had *state*."""
+    def step(self, state: State, parent: int, name: bytes, is_dir: bool, at: bytes | None = None) -> State:
+        """The state of a name in the directory *parent*, if that had *state* and were at the path *at*."""
         state = self._policy.step(state, name, is_dir)
-        return state if state.asks is None else settle(state, self._workspace_has(parent, name))
+        return state if state.asks is None else settle(state, self._workspace_has(parent, name, at))
 
     def learn(self, ino: int, state: State, *, alone: bool) -> None:
         """Keep the state of an inode's name; one with other names than this is worked out when it is
@@ -141,8 +141,8 @@ class Decisions:
         self._states[ino] = state
         return state
 
-    def _workspace_has(self, parent: int, name: bytes) -> Callable[[Needs], bool]:
-        return lambda needs: self._tree.in_workspace(parent, name if needs is Needs.ENTRY else None)
+    def _workspace_has(self, parent: int, name: bytes, at: bytes | None) -> Callable[[Needs], bool]:
+        return lambda needs: self._tree.in_workspace(parent, name if needs is Needs.ENTRY else None, at)
 
     # Asking about a name
 

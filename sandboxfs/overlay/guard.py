@@ -8,7 +8,8 @@ recorded; so is every change that was made.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE
 from sandboxfs.overlay.decisions import Decisions, Journal, PolicyDenied, Shown
@@ -123,24 +124,24 @@ class Guard:
     # Names
 
     def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> Entry:
-        state = self._decisions.check("mknod", WRITE, parent, name, False, caller, creating=True)
-        entry = self._inner.mknod(parent, name, mode, device, caller)
-        self._decisions.learn(entry.ino, state, alone=True)
-        self._decisions.note("mknod", WRITE, parent, name, state, caller)
-        return entry
+        inner = partial(self._inner.mknod, parent, name, mode, device, caller)
+        return self._made("mknod", parent, name, False, caller, inner)
 
     def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
-        state = self._decisions.check("mkdir", WRITE, parent, name, True, caller, creating=True)
-        entry = self._inner.mkdir(parent, name, mode, caller)
-        self._decisions.learn(entry.ino, state, alone=True)
-        self._decisions.note("mkdir", WRITE, parent, name, state, caller)
-        return entry
+        inner = partial(self._inner.mkdir, parent, name, mode, caller)
+        return self._made("mkdir", parent, name, True, caller, inner)
 
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
-        state = self._decisions.check("symlink", WRITE, parent, name, False, caller, creating=True)
-        entry = self._inner.symlink(parent, name, target, caller)
+        inner = partial(self._inner.symlink, parent, name, target, caller)
+        return self._made("symlink", parent, name, False, caller, inner)
+
+    def _made(
+        self, op: str, parent: int, name: bytes, is_dir: bool, caller: Caller, make: Callable[[], Entry]
+    ) -> Entry:
+        state = self._decisions.check(op, WRITE, parent, name, is_dir, caller, creating=True)
+        entry = make()
         self._decisions.learn(entry.ino, state, alone=True)
-        self._decisions.note("symlink", WRITE, parent, name, state, caller)
+        self._decisions.note(op, WRITE, parent, name, state, caller)
         return entry
 
     def link(self, ino: int, parent: int, name: bytes, caller: Caller) -> Entry:
@@ -207,7 +208,8 @@ class Guard:
         new = self._decisions.check("rename", WRITE, *at_target, is_dir, caller, creating=True)
         if entry is None or not is_dir:
             return old, False
-        refuse_escape(self._inner, self._decisions, entry.ino, old, new, caller)
+        to = self._decisions.path(new_parent, new_name)
+        refuse_escape(self._inner, self._decisions, entry.ino, old, new, to, caller)
         return old, not (old is new and old.quiet)
 
     # Files

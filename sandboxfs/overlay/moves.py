@@ -15,27 +15,30 @@ from sandboxfs.policy.compiled import State, same_below
 from sandboxfs.policy.model import Access, Mode
 
 
-def refuse_escape(tree: Tree, decisions: Decisions, ino: int, old: State, new: State, caller: Caller) -> None:
-    """Raise when an entry below the directory *ino* is under another mode at its new place."""
+def refuse_escape(
+    tree: Tree, decisions: Decisions, ino: int, old: State, new: State, to: bytes, caller: Caller
+) -> None:
+    """Raise when an entry below the directory *ino* is under another mode when it is at the path *to*."""
     moved = tree.path(ino)
     # A list instead of recursion: trees can be deep.
-    waiting = [(ino, old, new)]
+    waiting = [(ino, old, new, to)]
     held: list[int] = []
     try:
         while waiting:
-            ino, old, new = waiting.pop()
-            if same_below(old, new):
+            ino, old, new, at = waiting.pop()
+            # Equal states decide alike, but for rules that ask what the workspace has at that place.
+            if same_below(old, new) and not tree.has_workspace_directory(at):
                 continue
             for name, below, is_dir in _listed(tree, ino, caller):
                 before = old if old.quiet else decisions.step(old, ino, name, is_dir)
-                after = new if new.quiet else decisions.step(new, ino, name, is_dir)
+                after = new if new.quiet else decisions.step(new, ino, name, is_dir, at)
                 if before.decision.mode is not after.decision.mode:
                     strict = before if before.decision.mode.stricter_than(after.decision.mode) else after
                     raise _refusal(decisions, decisions.path(ino, name), moved, strict, caller)
                 if is_dir:
                     tree.remember(below)
                     held.append(below)
-                    waiting.append((below, before, after))
+                    waiting.append((below, before, after, at + b"/" + name))
     finally:
         for looked_at in held:
             tree.forget(looked_at, 1)

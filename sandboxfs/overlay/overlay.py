@@ -108,16 +108,21 @@ class Overlay:
     def is_dir(self, ino: int) -> bool:
         return isinstance(self._inodes.node(ino), Directory)
 
-    def in_workspace(self, parent: int, name: bytes | None) -> bool:
+    def in_workspace(self, parent: int, name: bytes | None, at: bytes | None = None) -> bool:
         """Whether a directory, or with *name* an entry in it, comes from the workspace or is placed there.
 
-        Both count: what the workspace has may be moved away in the view, and something else put in its place.
+        Both count: what the workspace has may be moved away in the view, and something else put in its
+        place. *at* is the path where the directory would be, when that is not where it is.
         """
         directory = self._inodes.directory(parent)
-        there = self._merge.lowers_at(self.path(parent))
+        there = self._merge.lowers_at(self.path(parent) if at is None else at)
         if name is None:
             return bool(directory.lowers or there)
         return self._merge.lower_has(directory, name) or self._merge.has(there, name)
+
+    def has_workspace_directory(self, path: bytes) -> bool:
+        """Whether the workspace has a directory at that path of the view, whatever the view has there."""
+        return bool(self._merge.lowers_at(path))
 
     # Names
 

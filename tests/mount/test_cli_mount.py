@@ -482,7 +482,16 @@ def test_status_tells_what_programs_rely_on(workspace: Path, view: Path) -> None
     done("mount", workspace, view)
     (view / "big").write_bytes(b"x" * 200_000)
     described = status()
-    assert described | {"created": "", "uptime": 0, "upper_bytes": 0} == {
+    rules = described["rules"]
+    assert isinstance(rules, list)
+    assert rules[-1] == {
+        "pattern": "**",
+        "mode": "rw",
+        "source": "workspace mode",
+        "kind": "workspace",
+        "hits": 1,
+    }
+    assert described | {"created": "", "uptime": 0, "upper_bytes": 0, "rules": []} == {
         "name": "app",
         "workspace": str(workspace),
         "mountpoint": str(view),
@@ -492,9 +501,11 @@ def test_status_tells_what_programs_rely_on(workspace: Path, view: Path) -> None
         "created": "",
         "enabled": True,
         "rules": [],
-        "counters": {},
+        "counters": {"reads": 0, "writes": 1, "denials": 0},
         "changes": None,
         "conflicts": 0,
+        "answering": True,
+        "read_only": False,
         "allow_other": False,
         "uptime": 0,
         "upper_bytes": 0,
