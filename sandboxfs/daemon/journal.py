@@ -48,9 +48,12 @@ class SessionJournal:
         self.told: list[Callable[[Denial], None]] = []
         self._audit = audit
 
-    def hits(self, rule: Rule) -> int:
-        """How many decisions a rule of the policy in force, or one before it, has given."""
-        return sum(count[0] for counted, count in self._hits.values() if counted == rule)
+    def hits(self) -> dict[Rule, int]:
+        """How many decisions each rule has given that gave any."""
+        counts: dict[Rule, int] = {}
+        for rule, count in self._hits.values():
+            counts[rule] = counts.get(rule, 0) + count[0]
+        return counts
 
     def record(
         self,

@@ -23,7 +23,7 @@ from sandboxfs.paths import quoted
 from sandboxfs.policy.answers import described_explanation, described_rule, present_in
 from sandboxfs.policy.compiled import Compiled
 from sandboxfs.policy.explain import explain
-from sandboxfs.policy.model import Access, Kind, Mode, Policy, Rule, Source
+from sandboxfs.policy.model import Access, Kind, Mode, Policy, Source
 from sandboxfs.policy.sources import parse_mode, rule_for_path
 
 Invalidate = Callable[[list[Shown]], None]
@@ -97,7 +97,8 @@ class Policing:
                 hint="a sandbox serves one workspace; mount another for other places",
             )
         await self.change(lambda policy: policy.with_runtime_rule(rule))
-        return self._in_force() | {"rule": self._described(rule)}
+        hits = self.journal.hits().get(rule, 0)
+        return self._in_force() | {"rule": described_rule(rule) | {"hits": hits}}
 
     async def set_mode(self, request: Request, peer: Peer) -> object:
         await self.change(lambda policy: policy.with_mode(Mode(request.verb)))
@@ -130,15 +131,13 @@ class Policing:
         )
 
     def _in_force(self) -> dict[str, object]:
+        hits = self.journal.hits()
         rules = (*self.policy.rules, self.policy.root_rule)
         return {
             "mode": self.policy.mode.value,
             "enabled": self.policy.enabled,
-            "rules": [self._described(rule) for rule in rules],
+            "rules": [described_rule(rule) | {"hits": hits.get(rule, 0)} for rule in rules],
         }
-
-    def _described(self, rule: Rule) -> dict[str, object]:
-        return described_rule(rule) | {"hits": self.journal.hits(rule)}
 
 
 def _path(request: Request) -> str:

@@ -47,12 +47,14 @@ def serve_sandbox(
         sealed=[record.mountpoint],
     )
     session = Session(locations, record, overlay)
+    printer = DenialPrinter(sys.stderr)
     if foreground:
-        session.journal.told.append(DenialPrinter(sys.stderr))
+        session.journal.told.append(printer)
     try:
         trio.run(_serve_until_told, session, record, ready)
     finally:
         session.close()
+        printer.finish()
         if record.own_mountpoint:
             # Not when another mount took the place meanwhile, or something was put there.
             with suppress(OSError):

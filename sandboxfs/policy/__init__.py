@@ -1,1 +1,1 @@
-"""What may be done? The user's configuration and, later, the rules."""
+"""What may be done? Rules, how they are decided, and the configuration they come from."""

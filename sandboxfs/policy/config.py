@@ -183,15 +183,3 @@ def _mode(table: Table, default: Mode | None = None) -> Mode:
 
 def _source(table: Table, kind: Kind) -> Source:
     return Source(kind, table.file, table.line())
-
-
-def load_config(path: Path) -> UserConfig:
-    """Read the user's file for a mount that enforces no rules yet, and refuse one that asks for any."""
-    config = read_user_config(path)
-    for source in (*(rule.source for rule in config.rules), *(allow.source for allow in config.allows)):
-        raise UsageError(f"{source}: rules are not supported yet by this version of sandboxfs")
-    if config != UserConfig(root=config.root, mode=config.mode):
-        raise UsageError(
-            f"{path}: 'enabled', 'symlinks' and 'log' are not supported yet by this version of sandboxfs"
-        )
-    return config

@@ -12,7 +12,6 @@ from sandboxfs.policy.config import (
     AuditSettings,
     Symlinks,
     UserConfig,
-    load_config,
     read_project_rules,
     read_user_config,
 )
@@ -54,7 +53,7 @@ def write(folder: Path, text: str | bytes) -> Path:
 
 def test_a_missing_file_means_the_defaults(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere" / "config.toml"
-    assert read_user_config(missing) == load_config(missing) == UserConfig(root=None, mode=Mode.RW)
+    assert read_user_config(missing) == UserConfig(root=None, mode=Mode.RW)
 
 
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ def test_rules_may_be_written_as_inline_tables(tmp_path: Path) -> None:
 
 def test_a_tilde_in_root_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
-    assert load_config(write(tmp_path, 'workspace.root = "~/app"')).root == Path("/home/someone/app")
+    assert read_user_config(write(tmp_path, 'workspace.root = "~/app"')).root == Path("/home/someone/app")
 
 
 def test_the_environment_overrides_the_root_and_makes_it_writable(
@@ -187,16 +186,6 @@ def test_a_file_that_is_too_large_is_refused_without_being_parsed(tmp_path: Path
 def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nested too deeply"):
         read_user_config(write(tmp_path, "a = " + "[" * 100_000))
-
-
-def test_a_mount_without_rules_refuses_a_configuration_that_asks_for_them(tmp_path: Path) -> None:
-    for text in ('[[rule]]\npath = "a"\nmode = "ro"\n', '[[workspace.allow]]\npath = "a"\n'):
-        with pytest.raises(UsageError, match=r"config\.toml:1: rules are not supported yet"):
-            load_config(write(tmp_path, text))
-    for text in ("[workspace]\nenabled = false", '[workspace]\nsymlinks = "keep"', "[log]\nkeep = 2"):
-        with pytest.raises(UsageError, match="not supported yet"):
-            load_config(write(tmp_path, text))
-    assert load_config(write(tmp_path, '[workspace]\nmode = "ro"')).mode == "ro"
 
 
 def test_the_template_changes_nothing_and_its_settings_are_understood(tmp_path: Path) -> None:

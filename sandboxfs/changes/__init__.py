@@ -1,0 +1,1 @@
+"""What did it do? Diffs, hunks, patches, merges, and what to look at twice."""
