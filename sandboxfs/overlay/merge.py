@@ -69,7 +69,9 @@ class Merge:
 
     def lower_has(self, parent: Directory, name: bytes) -> bool:
         """Whether a name removed from the upper would show again from below."""
-        return bool(parent.lowers) and self._lower_entry(parent, name) is not None
+        if not parent.lowers or (parent.masks is not None and name in parent.masks):
+            return False
+        return self._lower_entry(parent, name) is not None
 
     def upper_has(self, parent: Directory, name: bytes) -> bool:
         """Whether the upper has anything at *name*, a whiteout included."""
@@ -170,12 +172,18 @@ class Merge:
         """The lower directories that the path leads to in the layers below layer *below*."""
         parts = tuple(part for part in self.root.lowers if part.layer > below)
         for name in path.split(b"/") if path else ():
+            if self._masked(parts, name):
+                return ()
             parts, _ = self._descend(parts, name)
         return parts
 
     def has(self, parts: tuple[LowerPart, ...], name: bytes) -> bool:
         """Whether lower directories have an entry of that name."""
-        return self._descend(parts, name)[1] is not None
+        return not self._masked(parts, name) and self._descend(parts, name)[1] is not None
+
+    def _masked(self, parts: tuple[LowerPart, ...], name: bytes) -> bool:
+        """Whether a name must not be asked for: it may be our own mountpoint, and the answer ours to give."""
+        return any(name in self.stack.masks.in_directory(part.dev, part.ino) for part in parts)
 
     def _sealed(self, shown: os.stat_result) -> Found:
         return Found(shown, self.numbers.of_lower(shown), upper=False, sealed=True)
