@@ -1,8 +1,9 @@
 """The mounts that the attacker works in: one with rules of the test's own, or a part of one with rules for
 names that any test can use.
 
-In the shared mount `hidden*` is hidden, `denied*` denied, `fixed*` read-only, `vanish/` a hidden directory, and
-in a directory called `vault` so are `secret`, `closed` and `key`: rules that moving the vault could escape.
+In the shared mount `hidden*` is hidden, `denied*` denied, `fixed*` read-only and `vanish/` a hidden
+directory. In a directory called `vault`, `secret` is hidden, `closed` denied and `key` read-only: rules that
+moving the vault could escape.
 """
 
 import re

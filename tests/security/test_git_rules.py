@@ -125,7 +125,9 @@ def test_a_repository_is_not_freed_by_moving_the_directory_above_it(repository: 
 def test_what_the_workspace_has_is_protected_at_its_place_after_it_moved_away(
     guarded: Guarded,
 ) -> None:
-    mount = guarded({"sub/.git/config": "[core]\n", "sub/.git/HEAD": "ref\n", "sub/x": "x\n", "mod/.git": "gitdir: y\n"})
+    mount = guarded(
+        {"sub/.git/config": "[core]\n", "sub/.git/HEAD": "ref\n", "sub/x": "x\n", "mod/.git": "gitdir: y\n"}
+    )
     os.rename(mount.root / "sub", mount.root / "away")
     os.rename(mount.root / "mod", mount.root / "gone")
     os.makedirs(mount.root / "sub" / ".git")
@@ -152,7 +154,9 @@ def test_a_repository_made_elsewhere_in_the_view_cannot_take_the_place_of_one_of
         os.rename(mount.root / "new" / ".git", mount.root / "sub" / ".git")
 
 
-def test_a_repository_without_hooks_that_is_removed_and_made_anew_is_still_protected(guarded: Guarded) -> None:
+def test_a_repository_without_hooks_that_is_removed_and_made_anew_is_still_protected(
+    guarded: Guarded,
+) -> None:
     mount = guarded({"sub/.git/HEAD": "ref\n"})
     os.unlink(mount.root / "sub" / ".git" / "HEAD")
     os.rmdir(mount.root / "sub" / ".git")

@@ -14,7 +14,7 @@ from tests.security.conftest import Guarded
 from tests.support.claims import fails_with, upper_names
 from tests.support.guarded import MakeArea
 from tests.support.mounted import PATIENCE, run
-from tests.support.tree import HardLink, Symlink
+from tests.support.tree import HardLink, Symlink, Tree
 
 pytestmark = [pytest.mark.mount, pytest.mark.security]
 
@@ -81,9 +81,13 @@ def test_a_symlink_to_the_workspace_leads_to_the_view_and_not_around_it(area: Ma
     assert (made.lower / "file").read_text() == "lower\n"
 
 
-def test_a_symlink_of_the_workspace_to_its_own_path_leads_to_the_view(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_symlink_of_the_workspace_to_its_own_path_leads_to_the_view(
+    guarded: Guarded, tmp_path: Path
+) -> None:
     workspace = tmp_path / "workspace"
-    mount = guarded({"file": "lower\n", "self": Symlink(str(workspace)), "abs": Symlink(str(workspace / "file"))})
+    mount = guarded(
+        {"file": "lower\n", "self": Symlink(str(workspace)), "abs": Symlink(str(workspace / "file"))}
+    )
     (mount.root / "abs").write_text("changed\n")
     (mount.root / "self" / "new").write_text("new\n")
     assert (mount.root / "new").read_text() == "new\n"
@@ -155,7 +159,7 @@ def test_a_symlink_into_the_system_can_be_followed_when_guarded_and_not_when_lin
 
 
 def test_denied_symlinks_still_work_inside_the_view(guarded: Guarded) -> None:
-    tree = {"out": Symlink("/usr/bin/env"), "inside": Symlink("file"), "file": "f\n"}
+    tree: Tree = {"out": Symlink("/usr/bin/env"), "inside": Symlink("file"), "file": "f\n"}
     mount = guarded(tree, options=("--symlinks", "deny"))
     with fails_with(errno.EACCES):
         os.stat(mount.root / "out")
@@ -168,7 +172,12 @@ def test_dots_in_an_absolute_target_do_not_pass_for_a_system_directory(
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("precious\n")
-    dodges = [f"/usr/..{outside}", f"/usr/../{outside}/precious", f"//usr/../..{outside}", f"/etc/./..{outside}"]
+    dodges = [
+        f"/usr/..{outside}",
+        f"/usr/../{outside}/precious",
+        f"//usr/../..{outside}",
+        f"/etc/./..{outside}",
+    ]
     mount = guarded({f"link-{number}": Symlink(target) for number, target in enumerate(dodges)})
     for number in range(len(dodges)):
         with pytest.raises(OSError):
@@ -196,7 +205,9 @@ def test_a_symlink_swapped_between_check_and_use_leads_to_nothing_that_is_ruled(
     made = area({"denied": "secret", "fixed": "fixed", "race/": ""})
     seconds = 3.0
     for target in ("../denied", "../fixed"):
-        swapping = subprocess.Popen([sys.executable, "-c", SWAP, made.view / "race", target, str(seconds / 2)])
+        swapping = subprocess.Popen(
+            [sys.executable, "-c", SWAP, made.view / "race", target, str(seconds / 2)]
+        )
         try:
             end = time.monotonic() + seconds / 2
             while time.monotonic() < end:
@@ -232,7 +243,7 @@ print(moved)
 
 def test_a_directory_renamed_between_check_and_use_does_not_plant_a_ruled_name(area: MakeArea) -> None:
     made = area({"box/plain/x": "x\n"})
-    command = [sys.executable, "-c", SHUFFLE, made.view / "box", "2"]
+    command: list[str | Path] = [sys.executable, "-c", SHUFFLE, made.view / "box", "2"]
     written = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as shuffling:
         end = time.monotonic() + 2

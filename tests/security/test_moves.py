@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,11 @@ from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from tests.support.tree import Tree
 
 pytestmark = [pytest.mark.mount, pytest.mark.security]
+
+
+def exchange(one: Path, other: Path) -> None:
+    renameat2(os.fsencode(one), os.fsencode(other), RENAME_EXCHANGE)
+
 
 REFUSALS = {"hidden": errno.ENOENT, "denied": errno.EACCES, "fixed": errno.EROFS}
 INTO = {"hidden": errno.EACCES, "denied": errno.EACCES, "fixed": errno.EROFS}
@@ -48,10 +54,15 @@ def test_a_file_cannot_be_moved_across_one_ruled_place(area: MakeArea, name: str
 @pytest.mark.parametrize("name", REFUSALS)
 def test_ruled_and_free_files_cannot_be_exchanged(area: MakeArea, name: str) -> None:
     made = area({name: "ruled\n", f"{name}-dir/x": "x\n", "free": "f\n", "free-dir/y": "y\n"})
-    for ruled, free in ((name, "free"), (f"{name}-dir", "free-dir"), (name, "free-dir"), (f"{name}-dir/x", "free")):
+    for ruled, free in (
+        (name, "free"),
+        (f"{name}-dir", "free-dir"),
+        (name, "free-dir"),
+        (f"{name}-dir/x", "free"),
+    ):
         for pair in ((ruled, free), (free, ruled)):
             with pytest.raises(OSError) as caught:
-                renameat2(*(os.fsencode(made.view / one) for one in pair), RENAME_EXCHANGE)
+                exchange(made.view / pair[0], made.view / pair[1])
             assert caught.value.errno in (REFUSALS[name], INTO[name])
     assert (made.view / "free").read_text() == "f\n"
     assert upper_names(made.upper) == []
@@ -91,7 +102,9 @@ def test_a_directory_cannot_be_moved_to_where_a_rule_would_cover_what_is_in_it(a
     assert caught.value.errno in (errno.EACCES, errno.EROFS)
 
 
-def test_a_directory_under_the_same_rules_at_both_ends_can_be_moved_and_they_hold_there(area: MakeArea) -> None:
+def test_a_directory_under_the_same_rules_at_both_ends_can_be_moved_and_they_hold_there(
+    area: MakeArea,
+) -> None:
     made = area(VAULT)
     os.rename(made.view / "box", made.view / "crate")
     inside = made.view / "crate" / "vault"
@@ -123,7 +136,7 @@ def test_directories_cannot_be_exchanged_when_that_would_free_what_is_in_either(
     made = area(VAULT)
     for pair in (("box/vault", "plain"), ("plain", "box/vault")):
         with pytest.raises(OSError) as caught:
-            renameat2(*(os.fsencode(made.view / one) for one in pair), RENAME_EXCHANGE)
+            exchange(made.view / pair[0], made.view / pair[1])
         assert caught.value.errno in (errno.EACCES, errno.EROFS)
     assert upper_names(made.upper) == []
 

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,14 +29,15 @@ def test_attributes_of_what_is_read_only_cannot_be_changed(area: MakeArea, name:
         }
     )
     path = made.view / name
-    for attempt in (
+    attempts: list[Callable[[], object]] = [
         lambda: os.chmod(path, 0o777),
         lambda: os.chown(path, os.getuid(), os.getgid(), follow_symlinks=False),
         lambda: os.utime(path, follow_symlinks=False),
         lambda: os.utime(path, ns=(1, 1), follow_symlinks=False),
         lambda: os.setxattr(path, "user.two", b"2"),
         lambda: os.removexattr(path, "user.one"),
-    ):
+    ]
+    for attempt in attempts:
         # A symlink's own rule and its target's are the same here: both are read-only.
         with pytest.raises(OSError) as caught:
             attempt()
@@ -46,7 +48,13 @@ def test_attributes_of_what_is_read_only_cannot_be_changed(area: MakeArea, name:
 def test_content_of_what_is_read_only_cannot_be_changed(area: MakeArea) -> None:
     made = area({"fixed": "text\n", "free": "f\n"})
     path = made.view / "fixed"
-    for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_CREAT):
+    for flags in (
+        os.O_WRONLY,
+        os.O_RDWR,
+        os.O_RDONLY | os.O_TRUNC,
+        os.O_WRONLY | os.O_APPEND,
+        os.O_RDWR | os.O_CREAT,
+    ):
         with fails_with(errno.EROFS):
             os.open(path, flags)
     with fails_with(errno.EROFS):
@@ -169,4 +177,6 @@ def test_a_binary_that_is_read_only_can_be_run_and_a_denied_one_cannot(area: Mak
     loader = next(iter(sorted(Path("/lib64").glob("ld-linux*.so*"))), None)
     if loader is not None:
         # The dynamic loader only reads the program; that must be refused as well.
-        assert subprocess.run([loader, made.view / "denied-true"], capture_output=True, check=False).returncode
+        assert subprocess.run(
+            [loader, made.view / "denied-true"], capture_output=True, check=False
+        ).returncode

@@ -74,9 +74,7 @@ def test_an_open_file_cannot_be_written_once_writing_is_forbidden(mount: Guarded
 
 @pytest.mark.parametrize("mode", REFUSED)
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_TRUNC])
-def test_a_descriptor_cannot_be_opened_again_through_proc(
-    mount: GuardedMount, mode: str, flags: int
-) -> None:
+def test_a_descriptor_cannot_be_opened_again_through_proc(mount: GuardedMount, mode: str, flags: int) -> None:
     for first in (os.O_RDONLY, os.O_PATH):
         mount.allow("file", "rw")
         with opened(mount.root / "file", first) as fd:
@@ -234,9 +232,10 @@ def test_what_is_in_a_directory_that_was_renamed_is_refused_at_once(
     mount = guarded({"dir/one": File(CONTENT), "dir/sub/two": File(CONTENT)}, *rules)
     (mount.root / "dir" / "made").write_bytes(CONTENT)
     names = ("one", "made")
-    with opened(mount.root / "dir" / "one", os.O_RDONLY) as one, opened(
-        mount.root / "dir" / "made", os.O_RDONLY
-    ) as made:
+    with (
+        opened(mount.root / "dir" / "one", os.O_RDONLY) as one,
+        opened(mount.root / "dir" / "made", os.O_RDONLY) as made,
+    ):
         for fd in (one, made):
             assert os.pread(fd, 6, 0) == b"secret"
         os.rename(mount.root / "dir", mount.root / "moved")
@@ -300,9 +299,10 @@ def test_one_of_two_names_of_an_open_file_is_enough_to_refuse(mount: GuardedMoun
 
 
 def test_the_whole_workspace_can_be_made_read_only_under_open_files(mount: GuardedMount) -> None:
-    with opened(mount.root / "file", os.O_RDWR) as fd, opened(
-        mount.root / "new", os.O_RDWR | os.O_CREAT
-    ) as new:
+    with (
+        opened(mount.root / "file", os.O_RDWR) as fd,
+        opened(mount.root / "new", os.O_RDWR | os.O_CREAT) as new,
+    ):
         mount.ask("ro")
         for one in (fd, new):
             with fails_with(errno.EROFS):
@@ -315,7 +315,9 @@ def test_the_whole_workspace_can_be_made_read_only_under_open_files(mount: Guard
 
 
 def test_rules_that_are_turned_off_and_on_hold_again(guarded: Guarded) -> None:
-    mount = guarded({"hidden": "h\n", "denied": "d\n", "fixed": "f\n"}, "hidden=hide", "denied=deny", "fixed=ro")
+    mount = guarded(
+        {"hidden": "h\n", "denied": "d\n", "fixed": "f\n"}, "hidden=hide", "denied=deny", "fixed=ro"
+    )
     mount.ask("disable")
     with opened(mount.root / "hidden", os.O_RDWR) as fd:
         assert sorted(os.listdir(mount.root)) == ["denied", "fixed", "hidden"]

@@ -184,7 +184,9 @@ mode = "rw"
 """
 
 
-def test_the_file_of_a_project_tightens_and_never_loosens(guarded: Guarded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_file_of_a_project_tightens_and_never_loosens(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     config = tmp_path / "config.toml"
     rules = (("secret", "hide"), ("denied", "deny"), ("fixed", "ro"))
     config.write_text("".join(f'[[rule]]\npath = "{path}"\nmode = "{mode}"\n\n' for path, mode in rules))

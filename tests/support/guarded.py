@@ -1,14 +1,13 @@
 """How does a test get a mount with rules, and how does it change them while the mount is served?
 
-The rules are those of `--rule`. `ask` talks to the daemon over its control socket, as the verbs of the command
-line do.
+The rules are those of `--rule`. `ask` talks to the daemon over its control socket, as the command line does.
 """
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sandboxfs.control.address import control_address
+from sandboxfs.control.address import ControlAddress, control_address
 from sandboxfs.control.client import ask
 from sandboxfs.state.locations import STATE_VARIABLE, Locations
 from tests.support.mount_driver import MountDriver
@@ -29,10 +28,14 @@ class GuardedMount(MountDriver):
     def __init__(self, place: Path, workspace: Path, *rules: str, options: tuple[str, ...] = ()) -> None:
         MountDriver.__init__(self, place, workspace, *rule_options(*rules), *options)
 
+    @property
+    def address(self) -> ControlAddress:
+        environment = os.environ | {STATE_VARIABLE: str(self.state)}
+        return control_address(Locations.from_environment(environment), "test")
+
     def ask(self, verb: str, **arguments: str) -> object:
         """The daemon's answer; once it is there, whatever it changed is in force."""
-        environment = os.environ | {STATE_VARIABLE: str(self.state)}
-        return ask(control_address(Locations.from_environment(environment), "test"), verb, arguments)
+        return ask(self.address, verb, arguments)
 
     def allow(self, path: str, mode: str) -> None:
         """Put a path of the view under another mode, for the rest of the session."""
