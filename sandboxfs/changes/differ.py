@@ -2,9 +2,9 @@
 
 Common ends are cut off, lines become numbers, and the rest is divided at anchors: lines, or runs of lines,
 that occur exactly once on both sides (patience). What no anchor divides goes to Myers' linear-space search.
-A search that has cost too much goes on from the furthest point it reached, so every answer is valid, and it is
-minimal for small texts and merely good for hopeless ones. Costs are counted, not timed: the answer is the same
-on every machine.
+A search that has cost too much goes on from the furthest point it reached, so every answer is valid, minimal
+for small texts and merely good for hopeless ones. Costs are counted, not timed: the answer is the same on
+every machine.
 """
 
 from bisect import bisect_left

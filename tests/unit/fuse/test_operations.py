@@ -1,0 +1,122 @@
+"""Is every operation that the kernel can ask for accounted for by the policy?
+
+pyfuse3 may learn new operations, and a handler may be added here: neither may open a way past the guard. So
+each is in one of the tables below, and together they are the table in docs/policy.md.
+"""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pyfuse3
+
+from sandboxfs.fuse.operations import Operations
+from sandboxfs.overlay.filesystem import Filesystem
+from sandboxfs.overlay.guard import Guard
+
+# What an operation attempts; the guard checks it, on the path in question.
+CHECKED = {
+    "lookup": "read",
+    "getattr": "read",
+    "readlink": "read",
+    "getxattr": "read",
+    "listxattr": "read",
+    "opendir": "read",
+    "readdir": "read",
+    "open": "read, write or execute",
+    "read": "read",
+    "write": "write",
+    "create": "write",
+    "mkdir": "write",
+    "mknod": "write",
+    "symlink": "write",
+    "link": "write",
+    "setattr": "write",
+    "setxattr": "write",
+    "removexattr": "write",
+    "unlink": "delete",
+    "rmdir": "delete",
+    "rename": "delete and write",
+}
+# No access to anything that a rule could be about.
+UNCHECKED = {"statfs", "flush", "release", "releasedir", "fsync", "fsyncdir", "forget"}
+# Not handled. `access`: with default_permissions the kernel answers by itself, from attributes that it had to
+# look up. `poll`: a file is always ready. `init` and `stacktrace` are pyfuse3's own affairs.
+UNHANDLED = {"access", "poll", "init", "stacktrace"}
+# Verbs of the protocol that the kernel does not ask for by themselves.
+OWN_VERBS = {"absence_lasts", "remember", "close"}
+
+
+def operations_of(kind: type) -> set[str]:
+    return {name for name, value in inspect.getmembers(kind) if callable(value) and not name.startswith("_")}
+
+
+def test_every_operation_of_pyfuse3_is_classified() -> None:
+    known = CHECKED.keys() | UNCHECKED | UNHANDLED
+    assert operations_of(pyfuse3.Operations) == known
+
+
+def test_every_classified_operation_is_handled_and_no_other() -> None:
+    handled = {name for name in vars(Operations) if not name.startswith("_")}
+    settings = {"supports_dot_lookup", "enable_writeback_cache", "enable_acl"}
+    assert handled - settings == CHECKED.keys() | UNCHECKED
+
+
+def test_names_are_never_looked_up_as_dots() -> None:
+    # Otherwise the kernel could ask for `..` of a directory by its inode, around the path that was decided.
+    assert Operations.supports_dot_lookup is False
+
+
+def test_the_guard_implements_every_verb_of_the_protocol_itself() -> None:
+    verbs = {name for name in vars(Filesystem) if not name.startswith("_")}
+    assert verbs == CHECKED.keys() | (UNCHECKED - {"flush"}) | OWN_VERBS
+    assert verbs <= vars(Guard).keys()
+
+
+def calls_in(function: ast.FunctionDef) -> set[str]:
+    """The names of the methods that a method calls, whoever's they are."""
+    return {
+        node.func.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+
+
+def methods_of(kind: type) -> dict[str, ast.FunctionDef]:
+    tree = ast.parse(Path(inspect.getfile(kind)).read_text())
+    found = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
+    return {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+
+
+DECIDING = {"check", "check_inode"}
+
+
+def test_every_checked_verb_of_the_guard_decides_and_no_other_does() -> None:
+    methods = methods_of(Guard)
+    helpers = {name for name in methods if name.startswith("_")}
+
+    def decides(verb: str) -> bool:
+        calls = calls_in(methods[verb])
+        return bool(calls & DECIDING) or any(decides(helper) for helper in calls & helpers)
+
+    # A lookup refuses by itself, because what it answers depends on whether the name is there.
+    undecided = {verb for verb in CHECKED if not decides(verb)}
+    assert undecided == {"lookup"}
+    assert "refusal" in calls_in(methods["lookup"])
+    assert not {verb for verb in UNCHECKED - {"flush"} if decides(verb)}
+
+
+def test_every_handler_hands_over_to_the_filesystem_behind_it() -> None:
+    for name, method in methods_of(Operations).items():
+        if name not in ("__init__", "flush"):
+            assert name in calls_in(method), f"{name} does not ask the filesystem"
+
+
+def test_the_table_of_operations_in_the_documents_is_this_one() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "policy.md").read_text()
+    section = re.search(r"^## Operations$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section, "docs/policy.md has no section 'Operations'"
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \| [^|]* \|$", section[1], re.MULTILINE)
+    documented = {name: access.strip() for names, access in rows for name in re.findall(r"`(\w+)`", names)}
+    assert documented == CHECKED | dict.fromkeys(UNCHECKED, "none")
