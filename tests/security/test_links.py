@@ -18,6 +18,8 @@ from tests.support.tree import HardLink, Symlink, Tree
 
 pytestmark = [pytest.mark.mount, pytest.mark.security]
 
+# Links to the directory that they are in, as Debian has one.
+SHORTCUTS = ["/usr/bin/X11"]
 REFUSALS = {"hidden": errno.ENOENT, "denied": errno.EACCES, "fixed": errno.EROFS}
 
 
@@ -182,6 +184,27 @@ def test_dots_in_an_absolute_target_do_not_pass_for_a_system_directory(
     for number in range(len(dodges)):
         with pytest.raises(OSError):
             os.stat(mount.root / f"link-{number}")
+
+
+@pytest.mark.parametrize("through", ["the view", "the system"])
+def test_dots_after_a_symlink_in_an_absolute_target_do_not_lead_out_of_the_view(
+    guarded: Guarded, tmp_path: Path, through: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("precious\n")
+    mount = guarded({"a/b/c/d/system": Symlink("/etc")})
+    # Where a link shortens the way, as many dots lead further up than the text says.
+    if through == "the view":
+        target = f"{mount.root}/a/b/c/d/system/../../../..{outside}"
+    else:
+        shortcut = next((link for link in SHORTCUTS if Path(link).is_symlink()), None)
+        if shortcut is None:
+            pytest.skip("no link in the system's directories leads to the directory it is in")
+        target = f"{shortcut}/../..{outside}"
+    os.symlink(target, mount.root / "link")
+    with pytest.raises(OSError):
+        (mount.root / "link" / "precious").read_text()
 
 
 # Swaps a name between a plain file and a symlink to what is ruled, as fast as it can.
