@@ -50,10 +50,12 @@ class LinkGuard:
         if inside is not None:
             up = b"../" * path.count(b"/")
             return up + inside if inside else up.rstrip(b"/") or b"."
+        # As it was judged: `..` after a name that is a link itself leads the kernel somewhere else.
+        told = place if b".." in target.split(b"/") else target
         if _below(place, self._mountpoint) is not None:
-            return target
+            return told
         if self._mode is Symlinks.GUARD and (_is_system(place) or _is_program(place)):
-            return target
+            return told
         self._journal.record("readlink", Access.READ, path, target, self._decision, caller, errno.EACCES)
         raise PolicyDenied(errno.EACCES, self._decision)
 

@@ -5,6 +5,7 @@ import errno
 import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import Guarded
+from tests.support import conditions
 from tests.support.claims import fails_with
 from tests.support.guarded import GuardedMount
 from tests.support.mounted import companion, run, says, tell
@@ -28,7 +30,7 @@ REFUSED = {"hide": errno.ENOENT, "deny": errno.EACCES}
 
 
 @contextmanager
-def opened(path: Path | str, flags: int) -> Iterator[int]:
+def opened(path: Path | str | bytes, flags: int) -> Iterator[int]:
     fd = os.open(path, flags)
     try:
         yield fd
@@ -178,6 +180,28 @@ def test_a_path_descriptor_does_not_give_a_forbidden_file_another_name(mount: Gu
                 # ENOENT is also what a kernel says that allows the empty path to root alone.
                 assert ctypes.get_errno() in (error, errno.ENOENT)
             assert not os.path.lexists(new)
+
+
+@pytest.mark.parametrize("mode", REFUSED)
+def test_a_handle_that_outlives_descriptors_does_not_open_what_is_forbidden(
+    mount: GuardedMount, mode: str
+) -> None:
+    conditions.require_root()
+    libc = ctypes.CDLL(None, use_errno=True)
+    # struct file_handle: the room for it, its kind, and then the handle itself.
+    handle = ctypes.create_string_buffer(struct.pack("Ii", 128, 0), 8 + 128)
+    place = ctypes.c_int()
+    path = os.fsencode(mount.root / "file")
+    assert libc.name_to_handle_at(-100, path, handle, ctypes.byref(place), 0) == 0
+    with opened(mount.root, os.O_RDONLY) as view, opened(path, os.O_PATH):
+        for flags in (os.O_RDONLY, os.O_RDWR, os.O_PATH):
+            fd = libc.open_by_handle_at(view, handle, flags)
+            assert fd >= 0
+            os.close(fd)
+        mount.allow("file", mode)
+        for flags in (os.O_RDONLY, os.O_RDWR):
+            assert libc.open_by_handle_at(view, handle, flags) == -1
+            assert ctypes.get_errno() in (REFUSED[mode], errno.ESTALE)
 
 
 @pytest.mark.parametrize("mode", REFUSED)
