@@ -37,7 +37,7 @@ class Attributes:
             return node.gone
         directory, name = self._copy_up.location(node)
         status = directory.stat(name)
-        if status is None or status.st_ino != node.host_ino or status.st_dev != node.host_dev:
+        if status is None or not node.stands_for(status):
             raise stale()
         return status
 

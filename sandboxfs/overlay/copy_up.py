@@ -97,7 +97,7 @@ class CopyUp:
         # Looked at before the parents are made: what the host took away must not leave them behind.
         source, name = self.location(node)
         status = source.stat(name)
-        if status is None or (status.st_dev, status.st_ino) != (node.host_dev, node.host_ino):
+        if status is None or not node.stands_for(status):
             raise stale()
         parent = self.directory(node.parent)
         indexed = stat.S_ISREG(status.st_mode) and status.st_nlink > 1

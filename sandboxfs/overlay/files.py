@@ -186,7 +186,7 @@ class Files:
     def _checked(self, node: Node, file: OpenFile) -> os.stat_result:
         """The status of what was opened, which must be the file the node stands for."""
         status = os.fstat(file.fd)
-        if (status.st_dev, status.st_ino) == (node.host_dev, node.host_ino):
+        if node.stands_for(status):
             return status
         if node.opened is None:
             file.close()

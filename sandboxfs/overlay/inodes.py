@@ -130,10 +130,4 @@ class Inodes:
 
 def _same(node: Node, found: Found) -> bool:
     """Whether a node still is the host object that was found under its number."""
-    return (
-        node.host_ino == found.stat.st_ino
-        and node.host_dev == found.stat.st_dev
-        and node.upper == found.upper
-        and node.kind == stat.S_IFMT(found.stat.st_mode)
-        and node.gone is None
-    )
+    return node.stands_for(found.stat) and node.upper == found.upper and node.gone is None

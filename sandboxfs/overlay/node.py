@@ -6,6 +6,7 @@ lies where the lower part of its parent says, wherever the parent has been moved
 """
 
 import os
+import stat
 from dataclasses import dataclass
 
 from sandboxfs.layers.hostdir import HostDir
@@ -95,6 +96,18 @@ class Node:
         self.gone: os.stat_result | None = None
         self.opened: OpenFile | None = None
         self.stamp: tuple[int, int, int] | None = None
+
+    def stands_for(self, status: os.stat_result) -> bool:
+        """Whether this is still the host object with *status*.
+
+        The type counts too: the host gives the number of a removed file to the next thing it makes, and the
+        kernel gives an inode up for good when it is told of another type.
+        """
+        return (
+            status.st_ino == self.host_ino
+            and status.st_dev == self.host_dev
+            and stat.S_IFMT(status.st_mode) == self.kind
+        )
 
     def place_at(self, parent: "Directory", name: bytes) -> None:
         """Note a name of this inode; it becomes the one the inode is reached by."""

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,8 +220,10 @@ def as_nobody(*arguments: str, path: str | None = None) -> subprocess.CompletedP
 def reachable(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of `place`, for an ordinary user who can write to the state directory."""
     require_root()
+    # pytest's directories are closed to others, in a parallel run one more of them.
+    outermost = tmp_path_factory.getbasetemp().parents[1]
     for folder in (place, *place.parents):
-        if folder.is_relative_to(tmp_path_factory.getbasetemp().parent):
+        if folder.is_relative_to(outermost) and folder != Path(tempfile.gettempdir()):
             folder.chmod(folder.stat().st_mode | 0o055)
     for folder in (state().parent, place / "empty"):
         os.chown(folder, NOBODY, NOBODY)
