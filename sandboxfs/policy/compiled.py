@@ -137,8 +137,11 @@ class Compiled:
         hits = self._floating.cache.get(name)
         if hits is None:
             hits = self._floating.lookup(name)
-        if state._index is not None:
-            hits += state._index.search(name)
+        index = state._index
+        if index is not None:
+            # That nothing matched is remembered too: most names are seen again and again.
+            more = index.cache.get(name)
+            hits += index.lookup(name) if more is None else more
         if not hits:
             return state._below
         return self._advance(state, name, is_dir, hits)
