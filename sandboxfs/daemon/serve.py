@@ -5,6 +5,7 @@ staged by an earlier daemon that died is removed first; the mountpoint that sand
 last.
 """
 
+import gc
 import logging
 import os
 import resource
@@ -50,6 +51,8 @@ def serve_sandbox(
     printer = DenialPrinter(sys.stderr)
     if foreground:
         session.journal.told.append(printer)
+    # What was made until now lives as long as the daemon: the collector need not look at it again and again.
+    gc.freeze()
     try:
         trio.run(_serve_until_told, session, record, ready)
     finally:
