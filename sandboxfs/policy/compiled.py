@@ -1,9 +1,10 @@
 """How is a policy asked, name by name, on the way down a tree?
 
 A `State` stands for a path: its decision, and how far into which patterns its names have led. A step to a
-child costs one lookup of the child's name, whatever the number of rules: patterns that may begin anywhere
-are in one index that all states share, and a state keeps only those that have begun (or are tied to the
-root). Nothing is read from a disk, no state is ever changed once made, and what is remembered is bounded.
+child costs one lookup of the child's name, whatever the number of rules. A name that matched nothing yet is
+searched for in two indexes: patterns that may begin anywhere are in one that all states share, and a state
+keeps only those that have begun (or are tied to the root). Nothing is read from a disk, what a state decides
+never changes, and what is remembered is bounded.
 """
 
 from bisect import bisect_left
@@ -11,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from sandboxfs.policy.glob import Glob
 from sandboxfs.policy.model import Decision, Kind, Mode, Needs, Policy
-from sandboxfs.policy.names import NameIndex
+from sandboxfs.policy.names import Clue, NameIndex, clue
 from sandboxfs.policy.pattern import parse, within
 
-# How many states and remembered steps a policy may hold before it forgets them all and starts again.
+# How many states, and how many remembered steps, a policy may hold before it forgets them all and starts
+# again. The names of an ordinary tree fit; the longest that there can be take some 20 MB.
 _BOUND = 50_000
 
 # The first matching rule among those that nobody overrules, among the project's, and among the rest.
@@ -27,6 +28,7 @@ _Places = tuple[int, ...]
 class State:
     """What a policy knows of one path.
 
+    *free*: everything may be done to it.
     *quiet*: no rule can change anything below, so every child has this very state and need not be stepped to.
     *asks*: when set, the state depends on what the workspace holds and is to be settled first (see `settle`);
     until then it is what it would be if the workspace held it, so that rules that protect it apply.
@@ -34,11 +36,13 @@ class State:
 
     __slots__ = (
         "_below", "_best", "_directories", "_effect", "_files", "_index", "_near", "_sticky",
-        "asks", "decision", "no", "quiet", "yes",
+        "asks", "decision", "free", "no", "quiet", "yes",
     )  # fmt: skip
 
     def __init__(self, decision: Decision, best: _Best, sticky: _Places, near: _Places) -> None:
         self.decision: Final = decision
+        # Asked more often than anything else, and nearly always true.
+        self.free: Final = decision.mode is Mode.RW
         self.quiet = False
         self.asks: Needs | None = None
         self.yes = self.no = self
@@ -81,7 +85,7 @@ class Compiled:
         self._untrusted = self._firm + sum(rule.source.kind is Kind.PROJECT for rule in rules)
         self._nothing: Final = len(rules)
         # One entry for each component of each pattern; that of the next component follows.
-        self._globs: list[Glob] = []
+        self._clues: list[Clue] = []
         self._gap: list[bool] = []
         self._last: list[bool] = []
         self._owner: list[int] = []
@@ -90,7 +94,7 @@ class Compiled:
         self._remembering: list[State] = []
         self._remembered = 0
         whole, floating, tied = self._read(root)
-        self._floating = NameIndex((self._globs[place], place) for place in floating)
+        self._floating = NameIndex((self._clues[place], place) for place in floating)
         self._floating_rules = sorted(self._owner[place] for place in floating)
         self.start: Final = self._start(whole, tuple(tied))
 
@@ -104,9 +108,9 @@ class Compiled:
                 if not pattern.components:
                     whole.append(number)
                     continue
-                (floating if pattern.components[0].gap else tied).append(len(self._globs))
+                (floating if pattern.components[0].gap else tied).append(len(self._clues))
                 for place, component in enumerate(pattern.components, start=1):
-                    self._globs.append(component.glob)
+                    self._clues.append(clue(component.glob))
                     self._gap.append(component.gap)
                     self._last.append(place == len(pattern.components))
                     self._owner.append(number)
@@ -134,17 +138,19 @@ class Compiled:
         known = (state._directories if is_dir else state._files).get(name)
         if known is not None:
             return known
-        hits = self._floating.cache.get(name)
-        if hits is None:
-            hits = self._floating.lookup(name)
-        index = state._index
-        if index is not None:
-            # That nothing matched is remembered too: most names are seen again and again.
-            more = index.cache.get(name)
-            hits += index.lookup(name) if more is None else more
-        if not hits:
+        return self._first_step(state, name, is_dir)
+
+    def _first_step(self, state: State, name: bytes, is_dir: bool) -> State:
+        hits, plain = self._floating.search(name), self._floating.plain
+        if state._index is not None:
+            hits += state._index.search(name)
+            plain = plain and state._index.plain
+        if not hits and plain:
             return state._below
-        return self._advance(state, name, is_dir, hits)
+        # That nothing matched is remembered too: most names are seen again and again.
+        result = self._advance(state, is_dir, hits) if hits else state._below
+        self._remember(state, name, is_dir, result)
+        return result
 
     def walk(self, names: list[bytes], is_dir: bool, exists: Callable[[int, Needs], bool]) -> list[State]:
         """Return the states of the root and of every path on the way down *names*, all settled.
@@ -157,7 +163,7 @@ class Compiled:
             states.append(settle(state, partial(exists, depth)))
         return states
 
-    def _advance(self, state: State, name: bytes, is_dir: bool, hits: _Places) -> State:
+    def _advance(self, state: State, is_dir: bool, hits: _Places) -> State:
         matched: dict[Needs, list[int]] = {Needs.NOTHING: []}
         sticky = list(state._sticky)
         near: list[int] = []
@@ -172,9 +178,7 @@ class Compiled:
             sticky, near = [], []
         certain = matched.pop(Needs.NOTHING)
         places = tuple(sorted(set(sticky))), tuple(sorted(set(near)))
-        result = self._outcome(state._best, certain, matched, *places)
-        self._remember(state, name, is_dir, result)
-        return result
+        return self._outcome(state._best, certain, matched, *places)
 
     def _outcome(
         self, best: _Best, certain: list[int], asked: dict[Needs, list[int]], sticky: _Places, near: _Places
@@ -200,7 +204,8 @@ class Compiled:
         state = self._states.get((best, sticky, near))
         if state is None:
             decision = self._decided(best)
-            self._make_room()
+            if len(self._states) >= _BOUND:
+                self._forget()
             state = self._states[best, sticky, near] = State(decision, best, sticky, near)
             self._finish(state, hidden=decision.mode is Mode.HIDE)
         return state
@@ -214,7 +219,7 @@ class Compiled:
         modes = tuple(None if rule == self._nothing else self._rules[rule].mode for rule in state._best)
         state._effect = (Mode.HIDE,) if hidden else (modes, floating, state._sticky, state._near)
         if not state.quiet and places:
-            state._index = NameIndex((self._globs[place], place) for place in places)
+            state._index = NameIndex((self._clues[place], place) for place in places)
         if state._near and not state.quiet:
             state._below = self._state(state._best, state._sticky, ())
 
@@ -267,16 +272,15 @@ class Compiled:
         )
 
     def _remember(self, state: State, name: bytes, is_dir: bool, result: State) -> None:
-        self._make_room()
+        if self._remembered >= _BOUND:
+            self._forget()
         if not state._files and not state._directories:
             self._remembering.append(state)
         (state._directories if is_dir else state._files)[name] = result
         self._remembered += 1
 
-    def _make_room(self) -> None:
-        """Forget everything when there is too much; states in use elsewhere stay valid."""
-        if len(self._states) + self._remembered < _BOUND:
-            return
+    def _forget(self) -> None:
+        """Forget everything; states in use elsewhere stay valid."""
         for state in self._remembering:
             state._files.clear()
             state._directories.clear()

@@ -25,7 +25,7 @@ WORKSPACE_VARIABLE = "SANDBOXFS_WORKSPACE"
 _PROJECT_RULES = 1000
 
 _ROOT_MODES = (Mode.RO.value, Mode.RW.value)
-_MODES = tuple(mode.value for mode in Mode)
+_MODES = tuple(mode.value for mode in Mode if mode is not Mode.ASK)
 
 
 class Symlinks(StrEnum):
@@ -175,10 +175,9 @@ def _allows(workspace: Table) -> Iterator[Allow]:
 def _mode(table: Table, default: Mode | None = None) -> Mode:
     if default is None:
         table.required("mode")
-    mode = table.choice("mode", Mode, _MODES, default or Mode.RW)
-    if mode is Mode.ASK:
+    if table.text("mode") == Mode.ASK:
         raise table.complaint("mode", "'ask' is not available yet")
-    return mode
+    return table.choice("mode", Mode, _MODES, default or Mode.RW)
 
 
 def _source(table: Table, kind: Kind) -> Source:

@@ -9,6 +9,11 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+# How many texts a glob's classes may be written out as, and so how many characters one of them may stand for.
+_MOST_TEXTS = 16
+# Bytes that are no UTF-8, as they are read.
+_STRAY = re.compile("[\udc80-\udcff]")
+
 
 class GlobError(ValueError):
     """The text is no glob; the message says why."""
@@ -45,7 +50,7 @@ class Glob:
 
     @cached_property
     def longest_literal(self) -> str:
-        """The longest text that every matching name contains."""
+        """The longest text without stray bytes that every matching name contains."""
         runs = [""]
         for segment in self.segments:
             runs.append("")
@@ -54,7 +59,17 @@ class Glob:
                     runs[-1] += part.text
                 else:
                     runs.append("")
-        return max(runs, key=len)
+        return max((run for run in runs if not _STRAY.search(run)), key=len)
+
+    @cached_property
+    def beginnings(self) -> tuple[str, ...]:
+        """Texts of one length: every matching name begins with one of them. Where none is known it is ""."""
+        return _written_out(self.segments[0])
+
+    @cached_property
+    def endings(self) -> tuple[str, ...]:
+        """Texts of one length: every matching name ends with one of them. Where none is known it is ""."""
+        return tuple(text[::-1] for text in _written_out(self.segments[-1][::-1]))
 
     @cached_property
     def expression(self) -> str:
@@ -94,10 +109,14 @@ class Glob:
 
 @dataclass(frozen=True)
 class Part:
-    """One character of a name: *text* itself when *literal*, else an expression for it."""
+    """One character of a name: *text* itself when *literal*, else an expression for it.
+
+    *members* are the characters that a class stands for, where it names them and they are few.
+    """
 
     text: str
     literal: bool = True
+    members: str = ""
 
     @property
     def expression(self) -> str:
@@ -107,6 +126,21 @@ class Part:
 
 def _text(segment: tuple[Part, ...]) -> str | None:
     return "".join(part.text for part in segment) if all(part.literal for part in segment) else None
+
+
+def _written_out(parts: tuple[Part, ...]) -> tuple[str, ...]:
+    """Write out as many of the first *parts* as can be told: `[ab]c?` gives `ac` and `bc`.
+
+    The texts hold no stray bytes: such a byte may be part of a character in one name and stand alone in
+    another, so that a name which has the bytes of a text need not have its characters.
+    """
+    texts = [""]
+    for part in parts:
+        characters = part.text if part.literal else part.members
+        if not characters or len(texts) * len(characters) > _MOST_TEXTS or _STRAY.search(characters):
+            break
+        texts = [text + character for text in texts for character in characters]
+    return tuple(texts)
 
 
 def parse_glob(text: str) -> Glob:
@@ -140,6 +174,7 @@ def _class(text: str, place: int) -> tuple[Part, int]:
     negated = text[place : place + 1] in ("!", "^")
     place += negated
     items: list[str] = []
+    members: list[str] = []
     first = True
     while True:
         if place >= len(text):
@@ -154,7 +189,14 @@ def _class(text: str, place: int) -> tuple[Part, int]:
         if high < low:
             raise GlobError(f"the range '{low}-{high}' runs backwards")
         items.append(re.escape(low) + "-" + re.escape(high))
-    return Part(f"[{'^' if negated else ''}{''.join(items)}]", literal=False), place + 1
+        members += map(chr, range(ord(low), min(ord(high), ord(low) + _MOST_TEXTS) + 1))
+    few = not negated and len(members) <= _MOST_TEXTS
+    part = Part(
+        f"[{'^' if negated else ''}{''.join(items)}]",
+        literal=False,
+        members="".join(dict.fromkeys(members)) if few else "",
+    )
+    return part, place + 1
 
 
 def _member(text: str, place: int) -> tuple[str, int]:

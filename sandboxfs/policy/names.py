@@ -1,20 +1,29 @@
 """Which of many globs match a name?
 
-`NameIndex` answers in about the same time for a thousand globs as for one: plain names, `text*` and `*text`
-are looked up, others only tried when the name contains three bytes that they need. What is left (`?.c`) is
-one regular expression. Names are bytes as the kernel gives them. Answers can be remembered, within a bound.
+`NameIndex` answers in about the same time for a thousand globs as for one: plain names are looked up, other
+globs by the text that names must begin or end with, so that only those are tried that can match. Where a glob
+has neither, the name must contain three bytes that it needs; what is left then (`?`) is one regular
+expression. Names are bytes as the kernel gives them. Nothing is remembered from one search to the next.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from typing import NamedTuple, TypeVar
 
 from sandboxfs.policy.glob import Glob
 
-_REMEMBERED = 16_384
+# Texts are found by their outermost bytes, this many where they are long enough.
+_OUTERMOST = 3
 _GRAM = 3
 
-# Numbers by text, by the length of the text.
-_Affixes = dict[int, dict[bytes, list[int]]]
+# The number of a glob, and the glob itself where it is still to be tried.
+_Hit = tuple[int, Glob | None]
+# Hits by text, by the length of the text.
+_Texts = dict[int, dict[bytes, list[_Hit]]]
+# Texts by their outermost bytes, by how many bytes that are.
+_Affixes = tuple[tuple[int, dict[bytes, _Texts]], ...]
+_Key = TypeVar("_Key")
 
 
 def decoded(name: bytes) -> str:
@@ -27,100 +36,130 @@ def encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
+class Where(Enum):
+    """Which part of a name gives a glob away."""
+
+    NOTHING_NEEDED = auto()
+    WHOLE = auto()
+    BEGINNING = auto()
+    END = auto()
+    INSIDE = auto()
+    UNKNOWN = auto()
+
+
+class Clue(NamedTuple):
+    """How the names are found that *glob* matches: one of *texts* is there, and is enough when *certain*."""
+
+    glob: Glob
+    where: Where
+    texts: tuple[bytes, ...] = (b"",)
+    certain: bool = False
+
+
+def clue(glob: Glob) -> Clue:
+    """Find out by what a name that *glob* matches is known."""
+    if glob.anything:
+        return Clue(glob, Where.NOTHING_NEEDED, certain=True)
+    beginnings, endings = glob.beginnings, glob.endings
+    if beginnings == (glob.literal,):
+        return Clue(glob, Where.WHOLE, tuple(map(encoded, beginnings)), certain=True)
+    # By the longer text, which fewer names have. When it is all of `text*` or `*text`, it is enough.
+    if len(beginnings[0]) >= max(len(endings[0]), 1):
+        return Clue(glob, Where.BEGINNING, tuple(map(encoded, beginnings)), beginnings == (glob.prefix,))
+    if endings[0]:
+        return Clue(glob, Where.END, tuple(map(encoded, endings)), endings == (glob.suffix,))
+    needed = encoded(glob.longest_literal)
+    if len(needed) >= _GRAM:
+        return Clue(glob, Where.INSIDE, (needed[:_GRAM],))
+    return Clue(glob, Where.UNKNOWN)
+
+
 class NameIndex:
-    """Globs, each with a number; a lookup gives the numbers of those that match, in ascending order."""
+    """Globs by their clues, each with a number; a search gives the numbers of those that match, ascending.
+
+    *plain*: that a name matches nothing is nearly always found out as quickly as it could be looked up.
+    """
 
     __slots__ = (
-        "_any",
-        "_grams",
-        "_literals",
-        "_odd",
-        "_prefixes",
-        "_regexes",
-        "_rest",
-        "_suffixes",
-        "cache",
-    )
+        "_any", "_beginnings", "_endings", "_grams", "_heads", "_literals", "_odd", "_rest", "_tails",
+        "plain",
+    )  # fmt: skip
 
-    def __init__(self, globs: Iterable[tuple[Glob, int]]) -> None:
-        self._any: list[int] = []
-        self._literals: dict[bytes, list[int]] = {}
-        # By the one byte at the end of the name where the text is, because most names fail there already.
-        self._prefixes: dict[int, _Affixes] = {}
-        self._suffixes: dict[int, _Affixes] = {}
-        self._grams: dict[tuple[int, ...], list[int]] = {}
-        self._regexes: dict[int, re.Pattern[str]] = {}
-        self._rest: list[int] = []
-        # Public for the one caller that cannot afford a function call: empty tuples are answers too.
-        self.cache: dict[bytes, tuple[int, ...]] = {}
-        for glob, number in globs:
-            self._add(glob, number)
+    def __init__(self, clues: Iterable[tuple[Clue, int]]) -> None:
+        found: dict[Where, list[tuple[bytes, _Hit]]] = {where: [] for where in Where}
+        for (glob, where, texts, certain), number in clues:
+            hit = number, None if certain else glob
+            found[where] += [(text, hit) for text in texts]
+        self._any = tuple(sorted(number for _, (number, _) in found[Where.NOTHING_NEEDED]))
+        self._literals = _gathered(found[Where.WHOLE])
+        self._beginnings = _bucketed((text[:_OUTERMOST], text, hit) for text, hit in found[Where.BEGINNING])
+        self._endings = _bucketed((text[-_OUTERMOST:], text, hit) for text, hit in found[Where.END])
+        self._grams = _gathered((tuple(text), hit) for text, hit in found[Where.INSIDE])
+        self._rest = [hit for _, hit in found[Where.UNKNOWN]]
+        # By far most names begin and end like none of the texts; that is found out first, where it can be.
+        lengths = {outermost for outermost, _ in self._beginnings + self._endings}
+        self.plain = lengths <= {_OUTERMOST} and not self._grams and not self._rest
+        self._heads = dict(self._beginnings).get(_OUTERMOST, {})
+        self._tails = dict(self._endings).get(_OUTERMOST, {})
         # One expression for all of the rest, because most names match none of it.
-        odd = (self._regexes[number].pattern for number in self._rest)
-        self._odd = re.compile("|".join(f"(?:{expression})" for expression in odd), re.DOTALL)
-
-    def _add(self, glob: Glob, number: int) -> None:
-        if glob.anything:
-            self._any.append(number)
-        elif glob.literal is not None:
-            self._literals.setdefault(encoded(glob.literal), []).append(number)
-        elif glob.prefix is not None and _whole_characters(glob.prefix):
-            text = encoded(glob.prefix)
-            _affixes(self._prefixes, text, text[0]).append(number)
-        elif glob.suffix is not None and _whole_characters(glob.suffix):
-            text = encoded(glob.suffix)
-            _affixes(self._suffixes, text, text[-1]).append(number)
-        else:
-            self._regexes[number] = re.compile(glob.expression, re.DOTALL)
-            needed = glob.longest_literal
-            gram = tuple(encoded(needed)[:_GRAM]) if _whole_characters(needed) else ()
-            if len(gram) == _GRAM:
-                self._grams.setdefault(gram, []).append(number)
-            else:
-                self._rest.append(number)
-
-    def lookup(self, name: bytes) -> tuple[int, ...]:
-        """Return the numbers of the globs that match *name*, and remember them."""
-        found = self.cache.get(name)
-        if found is None:
-            found = self.search(name)
-            if len(self.cache) >= _REMEMBERED:
-                self.cache.clear()
-            self.cache[name] = found
-        return found
+        odd = (f"(?:{glob.expression})" for _, glob in self._rest if glob is not None)
+        self._odd = re.compile("|".join(odd), re.DOTALL)
 
     def search(self, name: bytes) -> tuple[int, ...]:
-        """Return what `lookup` would, and remember nothing."""
-        found = self._any.copy()
+        """Return the numbers of the globs that match *name*."""
+        # Every name that is seen for the first time comes here.
+        if (
+            self.plain
+            and name[:_OUTERMOST] not in self._heads
+            and name[-_OUTERMOST:] not in self._tails
+            and name not in self._literals
+        ):
+            return self._any
+        return self._search(name)
+
+    def _search(self, name: bytes) -> tuple[int, ...]:
+        hits: list[_Hit] = []
+        for outermost, buckets in self._beginnings:
+            if (texts := buckets.get(name[:outermost])) is not None:
+                for length, by_text in texts.items():
+                    hits += by_text.get(name[:length], ())
+        for outermost, buckets in self._endings:
+            if (texts := buckets.get(name[-outermost:])) is not None:
+                for length, by_text in texts.items():
+                    hits += by_text.get(name[-length:], ())
+        if self._grams or self._rest:
+            hits += self._with_neither(name)
         if name in self._literals:
-            found += self._literals[name]
-        if name[0] in self._prefixes:
-            for length, texts in self._prefixes[name[0]].items():
-                found += texts.get(name[:length], ())
-        if name[-1] in self._suffixes:
-            for length, texts in self._suffixes[name[-1]].items():
-                found += texts.get(name[-length:], ())
-        if self._rest and self._odd.fullmatch(decoded(name)):
-            found += self._tried(name, self._rest)
-        if self._grams:
-            # Whether any is there is found out without leaving C; which ones matters rarely.
-            grams = zip(name, name[1:], name[2:], strict=False)
-            if not self._grams.keys().isdisjoint(grams):
-                grams = zip(name, name[1:], name[2:], strict=False)
-                for gram in self._grams.keys() & set(grams):
-                    found += self._tried(name, self._grams[gram])
-        return tuple(sorted(found)) if found else ()
-
-    def _tried(self, name: bytes, numbers: list[int]) -> list[int]:
+            hits += self._literals[name]
+        if not hits:
+            return self._any
         text = decoded(name)
-        return [number for number in numbers if self._regexes[number].fullmatch(text)]
+        found = (number for number, glob in hits if glob is None or glob.matches(text))
+        return tuple(sorted([*self._any, *found]))
+
+    def _with_neither(self, name: bytes) -> Iterator[_Hit]:
+        """Find globs of which neither a beginning nor an end is known."""
+        # Whether any is there is found out without leaving C; which ones matters rarely.
+        grams = zip(name, name[1:], name[2:], strict=False)
+        if not self._grams.keys().isdisjoint(grams):
+            grams = zip(name, name[1:], name[2:], strict=False)
+            for gram in self._grams.keys() & set(grams):
+                yield from self._grams[gram]
+        if self._rest and self._odd.fullmatch(decoded(name)):
+            yield from self._rest
 
 
-def _whole_characters(text: str) -> bool:
-    # A stray byte may be part of a character in one name and stand alone in another, so texts that contain
-    # one are compared as characters only.
-    return not any("\udc80" <= character <= "\udcff" for character in text)
+def _gathered(found: Iterable[tuple[_Key, _Hit]]) -> dict[_Key, list[_Hit]]:
+    hits: dict[_Key, list[_Hit]] = {}
+    for key, hit in found:
+        hits.setdefault(key, []).append(hit)
+    return hits
 
 
-def _affixes(by_byte: dict[int, _Affixes], text: bytes, byte: int) -> list[int]:
-    return by_byte.setdefault(byte, {}).setdefault(len(text), {}).setdefault(text, [])
+def _bucketed(found: Iterable[tuple[bytes, bytes, _Hit]]) -> _Affixes:
+    """Arrange hits by the outermost bytes of their text, and then by the text."""
+    buckets: dict[int, dict[bytes, _Texts]] = {}
+    for outermost, text, hit in found:
+        texts = buckets.setdefault(len(outermost), {}).setdefault(outermost, {})
+        texts.setdefault(len(text), {}).setdefault(text, []).append(hit)
+    return tuple(buckets.items())

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sandboxfs.policy.compiled import Compiled
 from sandboxfs.policy.glob import Glob, Part
 from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule
-from sandboxfs.policy.names import NameIndex, encoded
+from sandboxfs.policy.names import NameIndex, clue, encoded
 from sandboxfs.policy.pattern import Pattern, parse, within
 
 # Pairs of rules compared at most, so that no file of rules, however odd, takes quadratic time.
@@ -67,7 +67,7 @@ class _Beginnings:
         for number, meaning in enumerate(meanings):
             for pattern in meaning:
                 if pattern.components and pattern.components[0].gap:
-                    floating.append((pattern.components[0].glob, number))
+                    floating.append((clue(pattern.components[0].glob), number))
                 else:
                     self._tied.setdefault(_plain_names(pattern), []).append(number)
         self._floating = NameIndex(floating)

@@ -2,7 +2,9 @@
 
 from hypothesis import strategies as st
 
+from sandboxfs.policy.glob import Glob, GlobError, parse_glob
 from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule, Source
+from sandboxfs.policy.names import encoded
 
 NAMES = ["a", "b", "ab", "ba", "aab", "c.x", "b.x", "a.y", "abab", "é", "\udcff", "a\nb", ".git", "hooks"]
 GLOBS = [
@@ -20,6 +22,27 @@ names = st.sampled_from(["a", "b"]) | st.sampled_from(NAMES)
 globs = st.sampled_from(["a", "b", "*", "**", "a*"]) | st.sampled_from(GLOBS)
 relative_paths = st.lists(names, min_size=1, max_size=4).map("/".join)
 paths = st.one_of(st.just(""), relative_paths)
+
+
+# Pieces of names and of globs that share beginnings and ends, characters of several bytes and stray bytes.
+_PIECES = ["a", "b", "abc", "abd", "xab", "é", "ê", "\udcc3", "\udca9", "\udcff", "a\nb"]
+_WILD = ["*", "?", "[ab]", "[!a]", "[a-c]x", "[a-z]", "[é\udcff]", "[é-ê]", "\\*", "*", "?"]
+odd_names = st.one_of(
+    st.lists(st.sampled_from(_PIECES), min_size=1, max_size=4).map(lambda pieces: encoded("".join(pieces))),
+    st.sampled_from([encoded(name) for name in NAMES]),
+    st.binary(min_size=1, max_size=5),
+)
+
+
+@st.composite
+def odd_globs(draw: st.DrawFn) -> Glob:
+    """Globs for one name, more of them and odder than people write."""
+    pieces = st.lists(st.sampled_from([*_PIECES, *_WILD]), min_size=1, max_size=5).map("".join)
+    texts = st.one_of(st.sampled_from(GLOBS), pieces, st.text("ab*?[]!-\\é", min_size=1, max_size=6))
+    try:
+        return parse_glob(draw(texts))
+    except GlobError:
+        return parse_glob("a*")
 
 
 @st.composite

@@ -1,6 +1,5 @@
 """The built-in rules protect the workspace's repositories and leave new ones alone."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sandboxfs.policy.config import UserConfig
 from sandboxfs.policy.decide import decide
 from sandboxfs.policy.model import Mode, Needs, Policy
 from sandboxfs.policy.sources import assemble
+from tests.support import conditions
 
 POLICY = Policy(BUILT_IN)
 
@@ -82,9 +82,9 @@ def test_a_git_file_that_is_in_the_workspace_is_read_only_and_a_git_directory_is
     assert asked == [("sub/.git", Needs.ENTRY)]
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_everything_git_itself_writes_while_it_commits_is_writable(tmp_path: Path) -> None:
     """Every path that real commands change in a repository, found by comparing before and after."""
+    conditions.require_tool("git")
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]
 
     def run(*arguments: str) -> None:

@@ -10,7 +10,7 @@ from sandboxfs.policy.builtin import BUILT_IN
 from sandboxfs.policy.compiled import Compiled, State, same_below, settle
 from sandboxfs.policy.decide import decide, names_of
 from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule, Source
-from sandboxfs.policy.names import encoded
+from sandboxfs.policy.names import NameIndex, encoded
 from sandboxfs.policy.sources import parse_rule
 from tests.unit.policy import made, reference
 
@@ -121,13 +121,38 @@ def test_a_pattern_that_has_begun_is_kept_through_directories_that_other_rules_m
 
 
 def test_what_is_remembered_is_bounded_however_many_names_there_are() -> None:
-    compiled = Compiled(policy(Rule("*7*", Mode.RO, USER), Rule("d*/**/x", Mode.DENY, USER)))
-    for number in range(60_000):
-        state = compiled.step(compiled.start, b"d7%d" % number, True)
-        assert state.decision.mode is Mode.RO
+    compiled = Compiled(policy(Rule("*.s", Mode.RO, USER), Rule("d*/**/x", Mode.DENY, USER)))
+    begun = compiled.step(compiled.start, b"d", True)
+    most = 0
+    for number in range(30_000):
+        # One that a rule matches, and one that none does.
+        assert compiled.step(compiled.start, b"%d.s" % number, False).decision.mode is Mode.RO
+        assert compiled.step(begun, b"%d" % number, False).decision.mode is Mode.RW
+        most = max(most, len(compiled.start._files) + len(begun._files))
+    assert 40_000 < most <= 50_000
     assert compiled._remembered <= 50_000
-    assert len(compiled._floating.cache) <= 20_000
-    assert compiled.step(compiled.start, b"d7", True).decision.mode is Mode.RO
+    assert compiled.step(begun, b"x", False).decision.mode is Mode.DENY
+
+
+def test_a_name_that_was_seen_in_a_directory_is_not_searched_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = Compiled(policy(Rule("*.s", Mode.RO, USER), Rule("d/**/x*", Mode.DENY, USER)))
+    names = [b"a", b"a.s", b"x1"]
+    directory = compiled.step(compiled.start, b"d", True)
+    first = [compiled.step(directory, name, False) for name in names]
+    monkeypatch.setattr(NameIndex, "search", None)
+    assert [compiled.step(directory, name, False) for name in names] == first
+    assert [state.decision.mode for state in first] == [Mode.RW, Mode.RO, Mode.DENY]
+
+
+def test_a_name_that_matches_nothing_is_remembered_only_where_searching_takes_long() -> None:
+    plain = Compiled(policy(Rule("*.pem", Mode.RO, USER), Rule("secret*", Mode.HIDE, USER)))
+    slow = Compiled(policy(Rule("*.pem", Mode.RO, USER), Rule("?x?", Mode.HIDE, USER)))
+    for compiled, remembered in ((plain, {b"a.pem"}), (slow, {b"a.pem", b"a.txt"})):
+        for name in (b"a.pem", b"a.txt"):
+            compiled.step(compiled.start, name, False)
+        assert set(compiled.start._files) == remembered
 
 
 def test_a_policy_without_rules_is_quiet_at_the_root() -> None:

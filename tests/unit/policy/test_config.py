@@ -147,7 +147,7 @@ def test_the_environment_overrides_the_root_and_makes_it_writable(
         (
             '[[rule]]\npath = "a"\nmode = "r"\n',
             3,
-            "'rule.mode': expected 'hide', 'deny', 'ro', 'rw' or 'ask', found 'r'",
+            "'rule.mode': expected 'hide', 'deny', 'ro' or 'rw', found 'r'",
         ),
         ('[[rule]]\npath = "a"\nmode = "ask"\n', 3, "'rule.mode': 'ask' is not available yet"),
         ('[[workspace.allow]]\nmode = "ro"\n', 1, "'workspace.allow.path': missing"),

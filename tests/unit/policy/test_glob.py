@@ -4,25 +4,10 @@ import time
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from sandboxfs.policy.glob import Glob, GlobError, parse_glob
-from sandboxfs.policy.names import NameIndex, decoded, encoded
+from sandboxfs.policy.names import decoded, encoded
 from tests.unit.policy import made
-
-globs = st.one_of(st.sampled_from(made.GLOBS), st.text("ab*?[]!-\\é", min_size=1, max_size=6))
-odd_names = st.one_of(
-    st.sampled_from([encoded(name) for name in made.NAMES]),
-    st.binary(min_size=1, max_size=5),
-    st.text("abé", min_size=1, max_size=5).map(str.encode),
-)
-
-
-def readable(text: str) -> Glob | None:
-    try:
-        return parse_glob(text)
-    except GlobError:
-        return None
 
 
 @pytest.mark.parametrize(
@@ -71,19 +56,52 @@ def test_many_stars_take_no_more_than_linear_time() -> None:
     assert time.monotonic() - started < 1
 
 
-@given(st.lists(globs, max_size=12), odd_names)
-def test_an_index_finds_exactly_the_globs_that_match(texts: list[str], name: bytes) -> None:
-    read = [glob for glob in map(readable, texts) if glob is not None]
-    index = NameIndex((glob, number) for number, glob in enumerate(read))
-    expected = tuple(number for number, glob in enumerate(read) if glob.matches(decoded(name)))
-    assert index.lookup(name) == expected
-    assert index.lookup(name) == expected
-
-
-@given(globs, globs, odd_names)
-def test_a_glob_that_includes_another_matches_all_that_the_other_does(
-    one: str, other: str, name: bytes
+@pytest.mark.parametrize(
+    ("glob", "beginnings", "endings"),
+    [
+        ("abc*", ["abc"], [""]),
+        ("*.pem", [""], [".pem"]),
+        ("draft-*.tmp", ["draft-"], [".tmp"]),
+        ("[ab]uild7?", ["auild7", "build7"], [""]),
+        ("*.py[co]", [""], [".pyc", ".pyo"]),
+        ("[Dd]ebug", ["Debug", "debug"], ["Debug", "debug"]),
+        ("x[a-c][0-1]*", ["xa0", "xa1", "xb0", "xb1", "xc0", "xc1"], [""]),
+        ("x[aab]y*", ["xay", "xby"], [""]),
+        ("x[a-c][0-9]*", ["xa", "xb", "xc"], [""]),
+        ("x[a-z]y", ["x"], ["y"]),
+        ("x[!a]y", ["x"], ["y"]),
+        ("?x*y?", [""], [""]),
+        ("*x*", [""], [""]),
+        ("é[é-ë]*", ["éé", "éê", "éë"], [""]),
+        ("a\udcffb*b\udcffa", ["a"], ["a"]),
+        ("x[a\udcff]*", ["x"], [""]),
+        ("\\**", ["*"], [""]),
+    ],
+)
+def test_a_glob_knows_how_its_names_begin_and_end(
+    glob: str, beginnings: list[str], endings: list[str]
 ) -> None:
-    above, below = readable(one), readable(other)
-    if above and below and above.includes(below) and below.matches(decoded(name)):
-        assert above.matches(decoded(name))
+    assert parse_glob(glob).beginnings == tuple(beginnings)
+    assert parse_glob(glob).endings == tuple(endings)
+
+
+@given(made.odd_globs(), made.odd_names)
+def test_every_name_that_matches_begins_and_ends_as_the_glob_says(glob: Glob, name: bytes) -> None:
+    if glob.matches(decoded(name)):
+        assert name.startswith(tuple(encoded(text) for text in glob.beginnings))
+        assert name.endswith(tuple(encoded(text) for text in glob.endings))
+
+
+@given(made.odd_globs())
+def test_a_class_with_many_members_is_not_written_out_beyond_a_bound(glob: Glob) -> None:
+    for texts in (glob.beginnings, glob.endings):
+        assert 1 <= len(texts) <= 16
+        assert len({len(text) for text in texts}) == 1
+
+
+@given(made.odd_globs(), made.odd_globs(), made.odd_names)
+def test_a_glob_that_includes_another_matches_all_that_the_other_does(
+    one: Glob, other: Glob, name: bytes
+) -> None:
+    if one.includes(other) and other.matches(decoded(name)):
+        assert one.matches(decoded(name))
