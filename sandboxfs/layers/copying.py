@@ -9,6 +9,7 @@ import os
 
 from sandboxfs.layers import syscalls
 from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.layers.hostobject import HostObject, Named
 from sandboxfs.layers.marks import is_private
 
 _CHUNK = 1 << 20
@@ -80,12 +81,17 @@ def _copy_by_hand(source: int, target: int, start: int, end: int) -> None:
 
 
 def copy_xattrs(source: HostDir, source_name: bytes, target: HostDir, target_name: bytes) -> None:
+    """Copy the extended attributes from one name to another, as `carry_xattrs` does."""
+    carry_xattrs(Named(source, source_name), Named(target, target_name))
+
+
+def carry_xattrs(source: HostObject, target: HostObject) -> None:
     """Copy the extended attributes that the view shows; those of the layers' own stay behind.
 
     What the target's filesystem or our privileges cannot hold (labels, capabilities) is left out.
     """
     try:
-        attributes = source.listxattr(source_name)
+        attributes = source.listxattr()
     except OSError as error:
         if error.errno in _NO_SUCH_SUPPORT:
             return
@@ -94,7 +100,7 @@ def copy_xattrs(source: HostDir, source_name: bytes, target: HostDir, target_nam
         if is_private(attribute):
             continue
         try:
-            target.setxattr(target_name, attribute, source.getxattr(source_name, attribute))
+            target.setxattr(attribute, source.getxattr(attribute), 0)
         except OSError as error:
             if error.errno not in _NO_SUCH_SUPPORT:
                 raise

@@ -6,6 +6,7 @@ so no call can leave the directory it was given. Descriptors are opened with O_P
 read permission, and holding one keeps no file open.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ T = TypeVar("T")
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Longer paths are opened in steps: the kernel takes no more than 4096 bytes at once.
 _LONGEST_STEP = 4000
+# What filesystems answer that do not know a flag of renameat2.
+_NO_SUCH_RENAME = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class HostDir:
@@ -83,6 +86,9 @@ class HostDir:
     def names(self) -> list[bytes]:
         return [os.fsencode(entry.name) for entry in self.entries()]
 
+    def is_empty(self) -> bool:
+        return next(self.entries(), None) is None
+
     def open_for_listing(self) -> int:
         return self.open_quietly(b".", os.O_RDONLY | os.O_DIRECTORY)
 
@@ -101,6 +107,15 @@ class HostDir:
 
     def readlink(self, name: bytes) -> bytes:
         return os.readlink(name, dir_fd=self.fd)
+
+    def hold(self, name: bytes) -> int:
+        """Open *name*, whatever it is, only to look at it and change its attributes."""
+        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+
+    def read(self, name: bytes) -> bytes:
+        """The whole content of the file *name*."""
+        with open(self.open(name, os.O_RDONLY), "rb") as file:
+            return file.read()
 
     # Changing names
 
@@ -151,6 +166,50 @@ class HostDir:
                     else:
                         here.chmod(at, stat.S_IMODE(mode))
 
+    def move(self, name: bytes, other: "HostDir", other_name: bytes) -> None:
+        """Move *name* to a name that is free: FileExistsError when it is not, and nothing is replaced."""
+        try:
+            self.rename(name, other, other_name, syscalls.RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno not in _NO_SUCH_RENAME:
+                raise
+            self._move_plainly(name, other, other_name)
+
+    def _move_plainly(self, name: bytes, other: "HostDir", other_name: bytes) -> None:
+        """Move where the filesystem knows no flags: what is no directory gets its second name first."""
+        try:
+            self.link(name, other, other_name)
+        except PermissionError:
+            # No second names here, or a directory; of those only an empty one would be replaced.
+            if other.stat(other_name) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            self.rename(name, other, other_name)
+        else:
+            self.unlink(name)
+
+    def exchange(self, name: bytes, other: "HostDir", other_name: bytes) -> None:
+        """Exchange two names at once; where the filesystem cannot, *other_name* is free for a moment.
+
+        What was *other_name* is then put aside as `aside(name)`, for which `settle_exchange` looks.
+        """
+        try:
+            self.rename(name, other, other_name, syscalls.RENAME_EXCHANGE)
+        except OSError as error:
+            if error.errno not in _NO_SUCH_RENAME:
+                raise
+            other.move(other_name, self, aside(name))
+            self.move(name, other, other_name)
+            self.move(aside(name), self, name)
+
+    def settle_exchange(self, name: bytes, other: "HostDir", other_name: bytes) -> None:
+        """Bring an exchange that was broken off to one of its ends."""
+        if self.stat(aside(name)) is None:
+            return
+        if self.stat(name) is None:
+            self.move(aside(name), self, name)
+        elif other.stat(other_name) is None:
+            self.move(aside(name), other, other_name)
+
     def _rename(self, name: bytes, other: "HostDir", other_name: bytes, flags: int) -> None:
         if flags:
             syscalls.rename(self.fd, name, other.fd, other_name, flags)
@@ -188,6 +247,10 @@ class HostDir:
     def chmod(self, name: bytes, mode: int) -> None:
         os.chmod(name, mode, dir_fd=self.fd)
 
+    def chmod_own(self, mode: int) -> None:
+        """Change the mode of this directory itself, which need not be searchable."""
+        os.chmod(self.own_path(), stat.S_IMODE(mode))
+
     def chown(self, name: bytes, uid: int, gid: int) -> None:
         """Change owners, of a symlink itself too; -1 leaves one as it is."""
         os.chown(name, uid, gid, dir_fd=self.fd, follow_symlinks=False)
@@ -195,6 +258,10 @@ class HostDir:
     def set_times(self, name: bytes, atime_ns: int, mtime_ns: int) -> None:
         """Set the times, of a symlink itself too."""
         os.utime(name, ns=(atime_ns, mtime_ns), dir_fd=self.fd, follow_symlinks=False)
+
+    def set_own_times(self, atime_ns: int, mtime_ns: int) -> None:
+        """Set the times of this directory itself."""
+        os.utime(self.own_path(), ns=(atime_ns, mtime_ns))
 
     # Extended attributes, of a symlink itself too
 
@@ -234,6 +301,11 @@ class HostDir:
             result = unlocked(self.own_path(), before.st_mode, action)
         os.utime(self.own_path(), ns=(before.st_atime_ns, before.st_mtime_ns))
         return result
+
+
+def aside(name: bytes) -> bytes:
+    """Where the other half of an exchange waits that takes more than one call."""
+    return name + b"~"
 
 
 def unlocked(path: bytes, mode: int, action: Callable[[], T]) -> T:

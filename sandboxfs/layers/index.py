@@ -37,6 +37,13 @@ class Index:
         self._used = True
         directory.link(name, self.directory, self.link_name(ino))
 
+    def replace_link(self, ino: int, directory: HostDir, name: bytes) -> None:
+        """Index *name* instead of whatever is indexed now, at once."""
+        self._used = True
+        with self._staging.name() as staged:
+            directory.link(name, self._staging.directory, staged)
+            self._staging.directory.rename(staged, self.directory, self.link_name(ino))
+
     def drop_link(self, ino: int) -> None:
         self._drop(self.link_name(ino))
 
@@ -62,6 +69,20 @@ class Index:
 
     def lose_name(self, ino: int) -> None:
         self._write(b"n%x" % ino, self.names_lost(ino) + 1)
+
+    def regain_name(self, ino: int) -> None:
+        """Note that one of the names taken away is back; never fewer than none are away."""
+        lost = self.names_lost(ino)
+        if lost > 1:
+            self._write(b"n%x" % ino, lost - 1)
+        elif lost:
+            self._drop(b"n%x" % ino)
+
+    def regain_all_names(self) -> None:
+        """Note that no name of any lower file is away any more."""
+        for name in self.directory.names() if self._used else ():
+            if name.startswith(b"n"):
+                self._drop(name)
 
     def _read(self, name: bytes) -> int:
         if not self._used:

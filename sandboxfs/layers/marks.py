@@ -135,6 +135,18 @@ def set_opaque(directory: HostDir, name: bytes) -> None:
     _set(directory, name, _OPAQUE, b"y")
 
 
+def clear_opaque(directory: HostDir, name: bytes, whiteouts: Whiteouts) -> None:
+    """Let the directory *name* be merged again; what kernel overlayfs needs to find whiteouts in it stays."""
+    if whiteouts.devices:
+        _remove(directory, name, _OPAQUE)
+    else:
+        _set(directory, name, _OPAQUE, b"x")
+
+
+def clear_redirect(directory: HostDir, name: bytes) -> None:
+    _remove(directory, name, _REDIRECT)
+
+
 def set_redirect(directory: HostDir, name: bytes, path: bytes) -> None:
     """Say that the lower content of the directory *name* is at *path*, from the root of the layers below."""
     _set(directory, name, _REDIRECT, b"/" + path)
@@ -149,6 +161,14 @@ def redirected_path(redirect: bytes, lower_parent: bytes) -> bytes:
 
 def _set(directory: HostDir, name: bytes, attribute: bytes, value: bytes) -> None:
     _unlocked(directory, name, lambda: directory.setxattr(name, attribute, value))
+
+
+def _remove(directory: HostDir, name: bytes, attribute: bytes) -> None:
+    try:
+        _unlocked(directory, name, lambda: directory.removexattr(name, attribute))
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
 
 
 def _get(directory: HostDir, name: bytes, attribute: bytes) -> bytes:

@@ -16,10 +16,12 @@ _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
 _SYS_OPENAT2 = 437
 _FICLONE = 0x40049409
+_SYNC_FILE_RANGE_WRITE = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+_libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 class _OpenHow(ctypes.Structure):
@@ -55,3 +57,8 @@ def rename(old_dir_fd: int, old: bytes, new_dir_fd: int, new: bytes, flags: int)
 def reflink(source_fd: int, target_fd: int) -> None:
     """Make the target share the source's blocks; OSError where the filesystem cannot."""
     fcntl.ioctl(target_fd, _FICLONE, source_fd)
+
+
+def start_writing(fd: int) -> None:
+    """Have the kernel begin to write a file's data out, without waiting for it; at worst nothing happens."""
+    _libc.sync_file_range(fd, 0, 0, _SYNC_FILE_RANGE_WRITE)
