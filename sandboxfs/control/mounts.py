@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FSTYPE = "fuse.sandboxfs"
+_MOUNTINFO = Path("/proc/self/mountinfo")
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,15 @@ def _unescape(field: bytes) -> str:
     return os.fsdecode(plain)
 
 
+def mounts_below(place: Path) -> list[Mount]:
+    """The mounts on places below *place*, which must be resolved; all other lines are hardly looked at."""
+    content = _MOUNTINFO.read_bytes()
+    if place != Path("/"):
+        beginning = b" " + re.sub(rb"[ \t\n\\]", lambda found: b"\\%03o" % found[0][0], bytes(place)) + b"/"
+        content = b"\n".join(line for line in content.splitlines() if beginning in line)
+    return MountTable(parse_mountinfo(content)).below(place)
+
+
 class MountTable:
     """The mounts that this process sees, as they were when it was read."""
 
@@ -66,7 +76,7 @@ class MountTable:
 
     @classmethod
     def read(cls) -> "MountTable":
-        return cls(parse_mountinfo(Path("/proc/self/mountinfo").read_bytes()))
+        return cls(parse_mountinfo(_MOUNTINFO.read_bytes()))
 
     def at(self, path: Path) -> Mount | None:
         """Return the mount on *path*, which must be resolved."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 STATE_VARIABLE = "SANDBOXFS_STATE_DIR"
 CONFIG_VARIABLE = "SANDBOXFS_CONFIG"
 
@@ -44,6 +42,18 @@ class SandboxPlaces:
     def index(self) -> Path:
         return self.home / "roots" / "0" / "index"
 
+    @property
+    def baseline(self) -> Path:
+        return self.home / "baseline"
+
+    @property
+    def commits(self) -> Path:
+        return self.home / "commits"
+
+    @property
+    def review_lock(self) -> Path:
+        return self.home / "review.lock"
+
 
 @dataclass(frozen=True)
 class Locations:
@@ -57,13 +67,11 @@ class Locations:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Locations":
         """Resolve every location; an empty variable counts as unset."""
         named_state = environment.get(STATE_VARIABLE)
-        state = Path(named_state or platformdirs.user_data_dir("sandboxfs")).absolute()
+        state = Path(named_state or _data(environment)).absolute()
         # The state is compared with workspaces, which are compared by their real path.
         state = Path(os.path.realpath(state))
         named_config = environment.get(CONFIG_VARIABLE)
-        config = Path(
-            named_config or Path(platformdirs.user_config_dir("sandboxfs"), "config.toml")
-        ).absolute()
+        config = Path(named_config or _config(environment)).absolute()
         return cls(state=state, runtime=_runtime(environment, state), config=config)
 
     @property
@@ -81,6 +89,23 @@ class Locations:
     def default_mountpoint(self, name: str) -> Path:
         """Return where the sandbox called *name* is mounted when the user names no place."""
         return self.runtime / "mnt" / name
+
+
+def _data(environment: Mapping[str, str]) -> str:
+    if given := environment.get("XDG_DATA_HOME", "").strip():
+        return str(Path(given, "sandboxfs"))
+    # Late here and below: it takes as long as half of a command's start.
+    import platformdirs
+
+    return platformdirs.user_data_dir("sandboxfs")
+
+
+def _config(environment: Mapping[str, str]) -> Path:
+    if given := environment.get("XDG_CONFIG_HOME", "").strip():
+        return Path(given, "sandboxfs", "config.toml")
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("sandboxfs"), "config.toml")
 
 
 def _runtime(environment: Mapping[str, str], state: Path) -> Path:

@@ -34,6 +34,11 @@ class SandboxRecord:
     allow_other: bool = False
     # sandboxfs made the mountpoint itself and takes it away again.
     own_mountpoint: bool = False
+    # The sandbox beside which it serves one further place, and the sandboxes that do so beside it.
+    companion_of: str | None = None
+    companions: tuple[str, ...] = ()
+    # Files beside the workspace that programs of a run may read.
+    readable: tuple[Path, ...] = ()
     settings: Settings = field(default_factory=Settings)
 
     @property
@@ -52,6 +57,9 @@ def dump_record(record: SandboxRecord) -> bytes:
         "read_only": record.read_only,
         "allow_other": record.allow_other,
         "own_mountpoint": record.own_mountpoint,
+        **({} if record.companion_of is None else {"companion_of": record.companion_of}),
+        **({"companions": list(record.companions)} if record.companions else {}),
+        **({"readable": list(map(_path_out, record.readable))} if record.readable else {}),
         **dump_settings(record.settings),
     }
     return tomli_w.dumps(document).encode()
@@ -78,6 +86,9 @@ def parse_record(content: bytes, source: str) -> SandboxRecord:
         read_only=reader.take("read_only", bool),
         allow_other=reader.take("allow_other", bool),
         own_mountpoint=reader.take("own_mountpoint", bool),
+        companion_of=reader.take("companion_of", str) if "companion_of" in document else None,
+        companions=reader.take_texts("companions"),
+        readable=reader.take_paths("readable"),
         settings=parse_settings(document, source),
     )
     if document:
@@ -96,8 +107,22 @@ class _Fields:
             raise UsageError(f"{self._source}: {key!r} in sandbox record: expected {kind.__name__}")
         return value
 
+    def take_texts(self, key: str) -> tuple[str, ...]:
+        values = self._document.pop(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise UsageError(f"{self._source}: {key!r} in sandbox record: expected texts")
+        return tuple(values)
+
     def take_path(self, key: str) -> Path:
-        value = self._document.pop(key, None)
+        return self._path(key, self._document.pop(key, None))
+
+    def take_paths(self, key: str) -> tuple[Path, ...]:
+        values = self._document.pop(key, [])
+        if not isinstance(values, list):
+            raise UsageError(f"{self._source}: {key!r} in sandbox record: expected paths")
+        return tuple(self._path(key, value) for value in values)
+
+    def _path(self, key: str, value: object) -> Path:
         match value:
             case str():
                 path = Path(value)

@@ -98,7 +98,7 @@ class Store:
         staged = SandboxPlaces(final.home.with_name(f".new-{record.name}-{os.getpid()}"))
         made = make_directories(staged.home)
         try:
-            for directory in (staged.upper, staged.work, staged.index):
+            for directory in (staged.upper, staged.work, staged.index, staged.baseline):
                 make_directories(directory)
             _write_whole(staged.record, dump_record(record))
             lock = SandboxLock.acquire(staged.lock)
@@ -133,6 +133,12 @@ class Store:
             abandoned = entry.startswith(".new-") and time.time() - path.lstat().st_mtime > 3600
             if abandoned or entry.startswith(".removed-"):
                 remove_tree(path)
+
+    def take_back(self, process: int) -> None:
+        """Remove the sandboxes that a process was making when it died."""
+        for entry in self._entries():
+            if entry.startswith(".new-") and entry.endswith(f"-{process}"):
+                remove_tree(self.locations.sandboxes / entry)
 
     def _entries(self) -> list[str]:
         try:

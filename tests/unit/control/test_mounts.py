@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxfs.control import mounts
 from sandboxfs.control.mounts import Mount, MountTable, parse_mountinfo
 
 TEXT = b"""\
@@ -32,10 +33,10 @@ def ours(mountpoint: Path) -> Mount:
 
 
 def test_every_well_formed_line_is_read() -> None:
-    mounts = parse_mountinfo(TEXT)
-    assert [mount.mount_id for mount in mounts] == [22, 28, 90, 91, 92, 93, 94, 95, 96]
-    assert mounts[0] == Mount(22, "0:21", Path("/proc"), "proc", "proc")
-    assert mounts[7].source == "/dev/my disk"
+    found = parse_mountinfo(TEXT)
+    assert [mount.mount_id for mount in found] == [22, 28, 90, 91, 92, 93, 94, 95, 96]
+    assert found[0] == Mount(22, "0:21", Path("/proc"), "proc", "proc")
+    assert found[7].source == "/dev/my disk"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,18 @@ def test_the_topmost_of_stacked_mounts_is_the_one_that_counts(table: MountTable)
 
 def test_mounts_below_a_place_are_found_by_whole_components(table: MountTable) -> None:
     assert [mount.mount_id for mount in table.below(Path("/srv/twice"))] == [95]
+
+
+@pytest.mark.parametrize("place", ["/", "/srv", "/srv/twice", "/srv/twice/inner", "/srv/with space", "/none"])
+def test_mounts_below_one_place_are_the_same_as_in_the_whole_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    odd = rb"97 90 0:57 / /srv/with\040space/and\134inner rw - tmpfs tmpfs rw" + b"\n"
+    (tmp_path / "mountinfo").write_bytes(TEXT + odd)
+    monkeypatch.setattr(mounts, "_MOUNTINFO", tmp_path / "mountinfo")
+    found = mounts.mounts_below(Path(place))
+    assert found == MountTable.read().below(Path(place))
+    assert len(found) == {"/": 9, "/srv": 8, "/srv/twice": 1, "/srv/with space": 1}.get(place, 0)
 
 
 def test_a_place_that_is_no_mountpoint_has_no_mount(table: MountTable) -> None:

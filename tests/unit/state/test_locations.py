@@ -18,15 +18,24 @@ def test_the_state_directory_can_be_named_and_is_made_absolute_and_real(
     assert locations.sandbox("app").upper == tmp_path / "real/state/sandboxes/app/roots/0/upper"
 
 
-def test_without_a_name_the_users_own_directories_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    locations = Locations.from_environment({"SANDBOXFS_STATE_DIR": "", "SANDBOXFS_CONFIG": ""})
+def test_without_a_name_the_users_own_directories_are_used(tmp_path: Path) -> None:
+    environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    locations = Locations.from_environment(environment | {"SANDBOXFS_STATE_DIR": "", "SANDBOXFS_CONFIG": ""})
     assert locations.state == tmp_path / "data" / "sandboxfs"
-    assert locations.config == tmp_path / "config" / "sandboxfs" / "config.toml"
     assert locations.default_workspace == tmp_path / "data" / "sandboxfs" / "workspace"
+    assert locations.config == tmp_path / "config" / "sandboxfs" / "config.toml"
+
+
+@pytest.mark.parametrize("environment", [{}, {"XDG_DATA_HOME": "", "XDG_CONFIG_HOME": " "}])
+def test_without_any_name_they_are_below_the_home(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    locations = Locations.from_environment(environment)
+    assert locations.state == tmp_path / ".local/share/sandboxfs"
+    assert locations.config == tmp_path / ".config/sandboxfs/config.toml"
 
 
 def test_mountpoints_are_made_in_the_runtime_directory_when_there_is_one(tmp_path: Path) -> None:

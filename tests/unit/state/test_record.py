@@ -27,7 +27,7 @@ def test_a_record_survives_being_written_and_read() -> None:
 @pytest.mark.parametrize("name", [b"caf\xc3\xa9", b"\xff\xfe", b"new\nline", b'quote"back\\slash', b" "])
 def test_a_path_of_any_bytes_survives_being_written_and_read(name: bytes) -> None:
     path = Path(os.fsdecode(b"/srv/" + name))
-    record = SandboxRecord("app", path, path / "view", RECORD.created)
+    record = SandboxRecord("app", path, path / "view", RECORD.created, readable=(path / "a", path / "b"))
     assert parse_record(dump_record(record), "sandbox.toml") == record
 
 
@@ -54,6 +54,12 @@ def test_an_unknown_format_is_refused_before_anything_else_is_looked_at(form: by
         (b'"/srv/app"', b'{ hex = "2f", base = 2 }', "'workspace' in sandbox record: expected a path"),
         (b"read_only = true", b'read_only = "yes"', "'read_only' in sandbox record: expected bool"),
         (b"allow_other = true", b"allow_other = true\ncolour = 1", "unknown key 'colour'"),
+        (
+            b"allow_other = true",
+            b"allow_other = true\nreadable = 1",
+            "'readable' in sandbox record",
+        ),
+        (b"allow_other = true", b'allow_other = true\nreadable = ["a"]', "expected an absolute path"),
         (b'name = "app"', b"name = app", "malformed sandbox record"),
         (b'name = "app"', b'name = "\xff"', "malformed sandbox record"),
     ],

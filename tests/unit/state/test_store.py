@@ -76,7 +76,7 @@ def test_a_created_sandbox_is_whole_private_and_held(store: Store) -> None:
     assert held_by is not None
     assert held_by.pid == os.getpid()
     assert store.load("app") == record("app")
-    assert all(path.is_dir() for path in (places.upper, places.work, places.index))
+    assert all(path.is_dir() for path in (places.upper, places.work, places.index, places.baseline))
     assert stat.S_IMODE(store.locations.state.stat().st_mode) == 0o700
     lock.release()
     assert holder(places.lock) is None
@@ -171,6 +171,16 @@ def test_a_creation_that_was_interrupted_long_ago_is_taken_back_and_a_recent_one
     assert not old.exists()
     assert recent.exists()
     assert store.names() == []
+
+
+def test_what_a_process_was_making_is_taken_back_and_nothing_else(store: Store) -> None:
+    create(store, "app-12")
+    names = [".new-app-12", ".new-import-12", ".new-app-112", ".new-app-12-3", ".removed-app-12"]
+    for name in names:
+        (store.locations.sandboxes / name / "roots").mkdir(parents=True)
+    store.take_back(12)
+    left = {".new-app-112", ".new-app-12-3", ".removed-app-12", "app-12"}
+    assert set(os.listdir(store.locations.sandboxes)) == left
 
 
 def test_a_state_directory_that_is_a_file_has_no_sandboxes(store: Store) -> None:
