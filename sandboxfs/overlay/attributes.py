@@ -11,10 +11,12 @@ import stat
 from sandboxfs.layers import marks
 from sandboxfs.layers.hostobject import Held, HostObject, Named
 from sandboxfs.overlay.copy_up import CopyUp
-from sandboxfs.overlay.filesystem import AttributeChange, Entry
+from sandboxfs.overlay.filesystem import AttributeChange, Entry, Lasting
 from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory, Node
-from sandboxfs.overlay.stack import host_error, stale
+from sandboxfs.overlay.stack import by_its_name, host_error, stale
+
+_BRIEFLY, _WATCHED, _LONG = Lasting.BRIEFLY, Lasting.WATCHED, Lasting.LONG
 
 
 class Attributes:
@@ -63,17 +65,45 @@ class Attributes:
         elif nlink > 1 or node.indexed:
             nlink = self._links(node, nlink)
         # A name of an indexed file may be one that the workspace has, and the host may take away.
-        return Entry(node.ino, status, nlink, node.upper and not node.indexed)
+        if node.upper and not node.indexed:
+            return Entry(node.ino, status, nlink, _LONG, _LONG)
+        if node.parent is None or not node.parent.noticed:
+            return Entry(node.ino, status, nlink, _BRIEFLY, _BRIEFLY)
+        return Entry(node.ino, status, nlink, _LONG, self._attributes_last(node, status))
+
+    def _attributes_last(self, node: Node, status: os.stat_result) -> Lasting:
+        """How long the attributes of something in a watched lower directory are good."""
+        if isinstance(node, Directory):
+            # What is made and removed in it shows in its times; only its own watch tells.
+            return _LONG if node.steady else _BRIEFLY
+        if status.st_nlink != 1 or node.indexed or node.gone is not None:
+            # Written through another name, it changes without a word.
+            return _BRIEFLY
+        if node.opened is not None and not self._is_in_place(node):
+            return _BRIEFLY
+        return _WATCHED
+
+    def _is_in_place(self, node: Node) -> bool:
+        """Whether an open file is still where it is watched, and not elsewhere since the host moved it."""
+        try:
+            directory, name = self._copy_up.location(node)
+            status = directory.stat(name)
+        except OSError:
+            return False
+        return status is not None and node.stands_for(status)
 
     def _links(self, node: Node, host: int) -> int:
         if node.indexed:
             directory, name = self._copy_up.location(node)
             return marks.read_record(directory, name).nlink
-        return host if node.upper else host - self._index.names_lost(node.ino)
+        return host if node.upper else host - self._index.names_lost(node.number)
 
     def readlink(self, node: Node) -> bytes:
         directory, name = self._copy_up.location(node)
-        return directory.readlink(name)
+        try:
+            return directory.readlink(name)
+        except OSError as error:
+            raise by_its_name(error) from None
 
     # Changing
 
@@ -96,10 +126,16 @@ class Attributes:
     def getxattr(self, node: Node, attribute: bytes) -> bytes:
         if marks.is_private(attribute):
             raise host_error(errno.ENODATA)
-        return self._object(node).getxattr(attribute)
+        try:
+            return self._object(node).getxattr(attribute)
+        except OSError as error:
+            raise by_its_name(error) from None
 
     def listxattr(self, node: Node) -> list[bytes]:
-        return [a for a in self._object(node).listxattr() if not marks.is_private(a)]
+        try:
+            return [a for a in self._object(node).listxattr() if not marks.is_private(a)]
+        except OSError as error:
+            raise by_its_name(error) from None
 
     def setxattr(self, node: Node, attribute: bytes, value: bytes, flags: int) -> None:
         if marks.is_private(attribute):
@@ -115,7 +151,7 @@ class Attributes:
         """The node's host object, copied up if need be."""
         if isinstance(node, Directory):
             self._copy_up.directory(node)
-        elif node.gone is None:
+        else:
             self._copy_up.content(node)
         return self._object(node)
 

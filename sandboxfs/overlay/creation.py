@@ -29,6 +29,7 @@ class Creation:
         self._merge = merge
         self._stack = merge.stack
         self._copy_up = copy_up
+        self._noting = copy_up.noting
 
     # Making
 
@@ -47,6 +48,8 @@ class Creation:
             self._own(parent, directory, at, caller, mode)
 
         covered = upper.stat(name) is not None
+        if covered and not is_directory:
+            self._noting.replacement(parent, name)
         if covered or self._takes_steps(caller, opaque=opaque):
             self._staged(upper, name, dressed, covered=covered)
         else:
@@ -61,6 +64,7 @@ class Creation:
         self._copy_up.content(node)
         directory, at = self._copy_up.location(node)
         if upper.stat(name) is not None:
+            self._noting.replacement(parent, name)
             work = self._stack.staging.directory
             with self._stack.staging.name() as staged:
                 directory.link(at, work, staged)
@@ -139,7 +143,8 @@ class Creation:
             raise host_error(errno.EISDIR)
         node = self._merge.inodes.known(found)
         upper = self._copy_up.directory(parent)
-        if self._merge.lower_has(parent, name):
+        self._noting.removal(parent, name, found)
+        if not found.upper or self._merge.lower_has(parent, name):
             self._stack.put_whiteout(upper, name)
         else:
             upper.unlink(name)
@@ -152,17 +157,18 @@ class Creation:
         node = self._merge.node_of(parent, name, found)
         try:
             if isinstance(node, Directory):
-                self._rmdir(parent, name, node)
+                self._rmdir(parent, name, node, found)
         finally:
             self._merge.inodes.discard_unused(node)
 
-    def _rmdir(self, parent: Directory, name: bytes, directory: Directory) -> None:
+    def _rmdir(self, parent: Directory, name: bytes, directory: Directory, found: Found) -> None:
         if directory.sealed is not None:
             raise host_error(errno.EBUSY)
         if not self._merge.is_empty(directory):
             raise host_error(errno.ENOTEMPTY)
         last = self._merge.fds.upper(directory).own_stat() if directory.upper else None
         upper = self._copy_up.directory(parent)
+        self._noting.removal(parent, name, found)
         if self._merge.lower_has(parent, name):
             self._stack.put_whiteout(upper, name)
         else:
@@ -220,12 +226,12 @@ class Creation:
     def count_links(self, node: Node, change: int) -> None:
         directory, name = self._copy_up.location(node)
         record = marks.read_record(directory, name)
-        marks.write_record(directory, name, marks.Record(node.ino, record.nlink + change))
+        marks.write_record(directory, name, marks.Record(node.number, record.nlink + change))
 
     def directory_gone(self, directory: Directory, last: os.stat_result | None) -> None:
         """Note that a directory is gone; a process may still have it as its working directory."""
         if last is None:
             last = self._merge.fds.lower(directory.lowers[0]).own_stat()
-        self._merge.fds.drop(directory)
+        self._merge.let_go(directory)
         directory.gone = last
         directory.lowers = ()

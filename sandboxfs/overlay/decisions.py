@@ -37,6 +37,9 @@ class Journal(Protocol):
     reads: bool
     """Whether looking is to be recorded too."""
 
+    def count_read(self, decision: Decision) -> None:
+        """Count a file that was opened to be read, where that is all that is wanted of it."""
+
     def record(
         self,
         op: str,
@@ -159,7 +162,7 @@ class Decisions:
     ) -> State:
         """The state of a name that may be accessed so; raises otherwise."""
         state = self.child(parent, name, is_dir)
-        if not state.decision.mode.allows(access):
+        if not state.free and not state.decision.mode.allows(access):
             raise self.refusal(op, access, parent, name, state, caller, creating=creating)
         return state
 
@@ -198,7 +201,7 @@ class Decisions:
     def check_inode(self, op: str, access: Access, ino: int, caller: Caller) -> State:
         """The state of an inode that may be accessed so; raises otherwise."""
         state = self._states.get(ino) or self._work_out(ino)
-        if not state.decision.mode.allows(access):
+        if not state.free and not state.decision.mode.allows(access):
             number = state.decision.errno(access)
             self.journal.record(op, access, self._tree.path(ino), None, state.decision, caller, number)
             raise PolicyDenied(number, state.decision)

@@ -4,16 +4,13 @@ A directory's descriptors are opened when first needed and closed when many othe
 the kernel forgets the directory; a tree of any size is walked with the same few descriptors.
 """
 
-import errno
-import os
 from collections import OrderedDict
 
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.overlay.node import Directory, LowerPart
+from sandboxfs.overlay.stack import by_its_name, stale
 
 LIMIT = 512
-# What opening a path says when the host has removed or replaced a directory on the way.
-_REPLACED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV}
 
 
 class DirectoryFds:
@@ -42,13 +39,11 @@ class DirectoryFds:
         try:
             opened = self._lowers[part.layer].descend(part.path)
         except OSError as error:
-            if error.errno in _REPLACED:
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
-            raise
+            raise by_its_name(error) from None
         status = opened.own_stat()
         if (status.st_dev, status.st_ino) != (part.dev, part.ino):
             opened.close()
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            raise stale()
         return self._hold(part, opened)
 
     def drop(self, directory: Directory) -> None:

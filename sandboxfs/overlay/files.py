@@ -8,34 +8,49 @@ is done here after copy-up, which then copies no data.
 import errno
 import os
 import stat
+from collections.abc import Callable
 from itertools import count
 
 from sandboxfs.layers.hostdir import unlocked
-from sandboxfs.overlay.copy_up import CopyUp, fingerprint, open_readable
+from sandboxfs.overlay.copy_up import CopyUp, open_lower, open_readable
 from sandboxfs.overlay.filesystem import Caller, Opened
-from sandboxfs.overlay.node import Node, OpenFile
+from sandboxfs.overlay.later import Beside
+from sandboxfs.overlay.node import Node, OpenFile, fingerprint
 from sandboxfs.overlay.stack import host_error, stale
+from sandboxfs.overlay.syncing import Syncs
 
 _READ_WRITE = os.O_RDWR
+# Not in the page cache; or the filesystem cannot tell.
+_NOT_NOW = {errno.EAGAIN, errno.EOPNOTSUPP}
+# Smaller answers are copied at once: they may be kept.
+_WORTH_A_VIEW = 1 << 14
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 class Handle:
-    """What one open() gave. *strip*: its writes must clear set-id bits, which our privileges would keep."""
+    """What one open() gave. *strip*: its writes must clear set-id bits, which our privileges would keep.
 
-    __slots__ = ("file", "node", "strip")
+    *appends*: the kernel makes them at what it takes for the end of the file.
+    """
 
-    def __init__(self, node: Node, file: OpenFile, *, strip: bool) -> None:
+    __slots__ = ("appends", "file", "node", "strip")
+
+    def __init__(self, node: Node, file: OpenFile, *, strip: bool, appends: bool) -> None:
         self.node = node
         self.file = file
         self.strip = strip
+        self.appends = appends
 
 
 class Files:
     """The open files of one overlay."""
 
-    def __init__(self, copy_up: CopyUp) -> None:
+    def __init__(self, copy_up: CopyUp, beside: Beside, syncs: Syncs) -> None:
         self._copy_up = copy_up
+        self._beside = beside
+        self._syncs = syncs
+        # What was read last; large answers are handed out as views of it.
+        self._buffer = memoryview(bytearray())
         self._handles: dict[int, Handle] = {}
         self._serial = count(1)
         self._privileged = os.geteuid() == 0
@@ -48,7 +63,7 @@ class Files:
             raise host_error(errno.EISDIR if node.kind == stat.S_IFDIR else errno.ENXIO)
         truncates = bool(flags & os.O_TRUNC)
         writes = truncates or flags & os.O_ACCMODE != os.O_RDONLY
-        if writes and node.gone is None:
+        if writes:
             self._copy_up.content(node, 0 if truncates else None)
         file = node.opened or OpenFile()
         try:
@@ -58,6 +73,8 @@ class Files:
                 self._need_readable(node, file)
             if truncates:
                 os.ftruncate(file.write_fd, 0)
+                if self._strips(caller):
+                    strip_set_id(file.write_fd)
         except BaseException:
             if node.opened is None:
                 file.close()
@@ -67,23 +84,47 @@ class Files:
         # Pages of an upper file are right whatever its times: only the kernel writes it.
         keep_cache = node.stamp is not None and (node.upper or node.stamp == stamp)
         node.stamp = stamp
-        return Opened(self._add(node, file, caller), keep_cache)
+        return Opened(self._add(node, file, flags, caller), keep_cache)
 
-    def opened_new(self, node: Node, fd: int, caller: Caller) -> Opened:
+    def opened_new(self, node: Node, fd: int, flags: int, caller: Caller) -> Opened:
         """Register the file that was just created with the read-write descriptor *fd*."""
         file = OpenFile()
         file.read_fd = file.write_fd = fd
-        return Opened(self._add(node, file, caller), keep_cache=False)
+        return Opened(self._add(node, file, flags, caller), keep_cache=False)
 
-    def read(self, handle: int, offset: int, size: int) -> bytes:
+    def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
+        """Read from the page cache; what is not there is read beside. The answer is good until the next."""
         file = self._handles[handle].file
-        fd = file.read_fd
-        return os.pread(fd if fd >= 0 else file.write_fd, size, offset)
+        fd = file.read_fd if file.read_fd >= 0 else file.write_fd
+        if len(self._buffer) < size:
+            self._buffer = memoryview(bytearray(size))
+        found = self._buffer[:size]
+        try:
+            count = os.preadv(fd, [found], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno not in _NOT_NOW:
+                raise
+            return self._beside.answer(_reading(fd, offset, size))
+        if count < size and offset + count < os.fstat(fd).st_size:
+            # Only the first part was there.
+            return self._beside.answer(_reading(fd, offset, size))
+        return found[:count] if count >= _WORTH_A_VIEW else found[:count].tobytes()
 
     def write(self, handle: int, offset: int, data: bytes) -> int:
         opened = self._handles[handle]
         fd = opened.file.write_fd
+        if fd < 0:
+            # A review took the upper's entry away under the handle.
+            self._copy_up.content(opened.node)
+            self._need_writable(opened.node, opened.file)
+            fd = opened.file.write_fd
+        if opened.appends and offset in opened.file.ends:
+            # A review has exchanged the file since the kernel last asked for its size.
+            opened.file.ends.remove(offset)
+            opened.file.ends.add(offset + len(data))
+            offset = os.fstat(fd).st_size
         written = os.pwrite(fd, data, offset)
+        self._syncs.written += written
         if opened.strip:
             strip_set_id(fd)
         while written < len(data):
@@ -98,8 +139,7 @@ class Files:
         """Set the size of a file that may or may not be open."""
         if node.kind != stat.S_IFREG:
             raise host_error(errno.EISDIR if node.kind == stat.S_IFDIR else errno.EINVAL)
-        if node.gone is None:
-            self._copy_up.content(node, size)
+        self._copy_up.content(node, size)
         file = node.opened or OpenFile()
         try:
             self._need_writable(node, file)
@@ -126,21 +166,52 @@ class Files:
     def fsync(self, handle: int, *, datasync: bool) -> None:
         opened = self._handles[handle]
         if not opened.node.upper:
+            # Nothing was written since it was opened, or since a review took it away.
             return
-        if datasync:
-            os.fdatasync(opened.file.fd)
-        else:
-            os.fsync(opened.file.fd)
+        self._syncs.sync(opened.file.fd, os.fdatasync if datasync else os.fsync)
+
+    def rebind(self, node: Node) -> bool:
+        """Have those who have a node open use what it stands for now, after a review exchanged that.
+
+        They read it; the next write copies up. One that has no name any more (*gone*) goes on with what it
+        had, copying that first unless it counts as upper. When it cannot be opened, nothing changes and the
+        answer is False.
+        """
+        file = node.opened
+        if file is None:
+            return True
+        try:
+            fd = os.dup(file.fd) if node.gone is not None else self._open_readable(node, file)
+        except OSError:
+            return False
+        if node.gone is None and not node.stands_for(os.fstat(fd)):
+            os.close(fd)
+            return False
+        file.ends.add(os.fstat(file.fd).st_size)
+        file.close()
+        file.read_fd = fd
+        # The kernel's pages are of what it was.
+        node.stamp = None
+        return True
+
+    def written(self) -> list[Node]:
+        """The nodes that are open for writing."""
+        return list({id(h.node): h.node for h in self._handles.values() if h.file.write_fd >= 0}.values())
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are open."""
+        return list({id(h.node): h.node for h in self._handles.values()}.values())
 
     def close(self) -> None:
         for handle in list(self._handles):
             self.release(handle)
 
-    def _add(self, node: Node, file: OpenFile, caller: Caller) -> int:
+    def _add(self, node: Node, file: OpenFile, flags: int, caller: Caller) -> int:
         node.opened = file
         file.users += 1
         handle = next(self._serial)
-        self._handles[handle] = Handle(node, file, strip=self._strips(caller))
+        appends = bool(flags & os.O_APPEND)
+        self._handles[handle] = Handle(node, file, strip=self._strips(caller), appends=appends)
         return handle
 
     def _strips(self, caller: Caller) -> bool:
@@ -153,15 +224,14 @@ class Files:
             node.stamp = fingerprint(os.fstat(file.fd))
 
     def _need_readable(self, node: Node, file: OpenFile) -> None:
-        if file.read_fd >= 0:
-            return
+        if file.read_fd < 0:
+            file.read_fd = self._open_readable(node, file)
+
+    def _open_readable(self, node: Node, file: OpenFile) -> int:
         if node.gone is not None:
-            file.read_fd = _reopened(file, os.O_RDONLY)
-            return
+            return _reopened(file, os.O_RDONLY)
         directory, name = self._copy_up.location(node)
-        file.read_fd = (
-            open_readable(directory, name) if node.upper else directory.open_quietly(name, os.O_RDONLY)
-        )
+        return open_readable(directory, name) if node.upper else open_lower(directory, name)
 
     def _need_writable(self, node: Node, file: OpenFile) -> None:
         if file.write_fd >= 0:
@@ -191,6 +261,19 @@ class Files:
         if node.opened is None:
             file.close()
         raise stale()
+
+
+def _reading(fd: int, offset: int, size: int) -> Callable[[], bytes]:
+    # Its own descriptor: copy-up may exchange the other meanwhile.
+    own = os.dup(fd)
+
+    def read() -> bytes:
+        try:
+            return os.pread(own, size, offset)
+        finally:
+            os.close(own)
+
+    return read
 
 
 def strip_set_id(fd: int) -> None:

@@ -11,6 +11,7 @@ reference on its inode; `forget` gives references back, and an inode without any
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
 ROOT_INODE = 1
@@ -28,18 +29,30 @@ ANYBODY = Caller(0, 0, 0)
 """For callers of the core that stand for nobody in particular."""
 
 
+class Lasting(IntEnum):
+    """How long an answer is good."""
+
+    BRIEFLY = 0
+    """The host may change it, and nobody would notice."""
+    WATCHED = 1
+    """What the host does to it is noticed, but for what it does in ways that cannot be watched."""
+    LONG = 2
+    """The host cannot change it, or whatever it does is noticed."""
+
+
 class Entry(NamedTuple):
     """What a name or an inode is.
 
-    *stat* is the host object's; *ino* and *nlink* replace its numbers. *lasting* says that nothing the host
-    does to the workspace can change it, so that it may be cached for long; *guarded*, that it may not be
-    cached at all, because whoever asks for more than the name is to be refused.
+    *stat* is the host object's; *ino* and *nlink* replace its numbers. *name* and *attributes* say how long
+    the name, and what the inode is like, may be cached; *guarded*, that nothing may be cached at all,
+    because whoever asks for more than the name is to be refused.
     """
 
     ino: int
     stat: os.stat_result
     nlink: int
-    lasting: bool
+    name: Lasting
+    attributes: Lasting
     guarded: bool = False
 
 
@@ -49,6 +62,17 @@ class Opened(NamedTuple):
     handle: int
     keep_cache: bool
     direct: bool = False
+
+
+class Listing(Enum):
+    """What the kernel may do with the listing of a directory that it opens."""
+
+    ASKED_FOR = "asked for"
+    """It asks whenever somebody reads it."""
+    ANEW = "anew"
+    """It may remember what is read from now on."""
+    KEPT = "kept"
+    """It may go on using what it remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +110,12 @@ class Filesystem(Protocol):
     def create(
         self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Opened, Entry]: ...
-    def read(self, handle: int, offset: int, size: int) -> bytes: ...
+    def read(self, handle: int, offset: int, size: int) -> bytes | memoryview: ...
     def write(self, handle: int, offset: int, data: bytes) -> int: ...
     def release(self, handle: int) -> None: ...
     def fsync(self, handle: int, datasync: bool) -> None: ...
     def opendir(self, ino: int, caller: Caller) -> int: ...
+    def listing(self, ino: int) -> Listing: ...
     def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]: ...
     def releasedir(self, handle: int) -> None: ...
     def fsyncdir(self, handle: int, datasync: bool) -> None: ...

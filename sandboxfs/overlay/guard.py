@@ -13,7 +13,7 @@ from functools import partial
 
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE
 from sandboxfs.overlay.decisions import Decisions, Journal, PolicyDenied, Shown
-from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Opened, Tree
+from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Listing, Opened, Tree
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.moves import refuse_escape
 from sandboxfs.policy.compiled import Compiled, State
@@ -38,6 +38,8 @@ class Guard:
         self._listings: dict[int, tuple[int, Caller]] = {}
         # Handles opened under an earlier policy: decided again whenever they are used, until that allows all.
         self._unsure: set[int] = set()
+        # Directories of which the kernel may remember what this policy shows of them, where they are.
+        self._listed: set[int] = set()
 
     def closed_by(self, policy: Compiled) -> list[Shown]:
         """The open files that could be written and could not under *policy*."""
@@ -46,27 +48,40 @@ class Guard:
     def set_policy(self, policy: Compiled) -> list[Shown]:
         """Decide by *policy* from now on; what came into sight or went out of it."""
         self._unsure.update(self._handles)
-        return self._decisions.replace(policy)
+        self._listed.clear()
+        hid = self._decisions.hides
+        changed = self._decisions.replace(policy)
+        if hid or self._decisions.hides:
+            # Those who have a directory open may read it again.
+            changed += [Shown(ino, []) for ino in {ino for ino, _ in self._listings.values()}]
+        return changed
+
+    def decide_anew(self) -> None:
+        """Decide about everything again: the workspace may have other entries than before."""
+        self._unsure.update(self._handles)
+        self._decisions.unlearn_all()
 
     # Looking
 
     def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry | None:
         entry = self._inner.lookup(parent, name, caller)
-        state = self._decisions.child(parent, name, _is_dir(entry))
-        mode = state.decision.mode
-        if mode is Mode.DENY and _is_dir(entry) and not state.quiet and entry is not None:
-            # The way to what an earlier rule allows in it; it cannot be listed.
-            return self._shown(entry)._replace(guarded=True)
-        if mode is Mode.HIDE or (entry is not None and mode is Mode.DENY):
-            if entry is not None:
-                self._inner.forget(entry.ino, 1)
-            raise self._decisions.refusal("lookup", READ, parent, name, state, caller)
-        if entry is not None:
-            self._decisions.learn(entry.ino, state, alone=entry.nlink == 1)
-            if self._journal.reads:
-                self._decisions.note("lookup", READ, parent, name, state, caller)
-            return self._shown(entry)
-        return None
+        is_dir = _is_dir(entry)
+        state = self._decisions.child(parent, name, is_dir)
+        if not state.free:
+            mode = state.decision.mode
+            if mode is Mode.DENY and is_dir and not state.quiet and entry is not None:
+                # The way to what an earlier rule allows in it; it cannot be listed.
+                return self._shown(entry)._replace(guarded=True)
+            if mode is Mode.HIDE or (entry is not None and mode is Mode.DENY):
+                if entry is not None:
+                    self._inner.forget(entry.ino, 1)
+                raise self._decisions.refusal("lookup", READ, parent, name, state, caller)
+        if entry is None:
+            return None
+        self._decisions.learn(entry.ino, state, alone=entry.nlink == 1)
+        if self._journal.reads:
+            self._decisions.note("lookup", READ, parent, name, state, caller)
+        return self._shown(entry) if is_dir else entry
 
     def absence_lasts(self, parent: int) -> bool:
         return self._inner.absence_lasts(parent)
@@ -78,13 +93,15 @@ class Guard:
         gone = self._inner.forget(ino, count)
         if gone:
             self._decisions.unlearn(ino)
+            self._listed.discard(ino)
         return gone
 
     def getattr(self, ino: int, caller: Caller) -> Entry:
         state = self._decisions.of(ino)
-        if state.decision.mode is Mode.DENY and not state.quiet and self._inner.is_dir(ino):
-            return self._shown(self._inner.getattr(ino, caller))._replace(guarded=True)
-        self._check_read("getattr", ino, caller)
+        if not state.free or self._journal.reads:
+            if state.decision.mode is Mode.DENY and not state.quiet and self._inner.is_dir(ino):
+                return self._shown(self._inner.getattr(ino, caller))._replace(guarded=True)
+            self._check_read("getattr", ino, caller)
         return self._shown(self._inner.getattr(ino, caller))
 
     def readlink(self, ino: int, caller: Caller) -> bytes:
@@ -138,16 +155,30 @@ class Guard:
     def _made(
         self, op: str, parent: int, name: bytes, is_dir: bool, caller: Caller, make: Callable[[], Entry]
     ) -> Entry:
-        state = self._decisions.check(op, WRITE, parent, name, is_dir, caller, creating=True)
+        state = self._check_making(op, parent, name, is_dir, caller)
         entry = make()
         self._decisions.learn(entry.ino, state, alone=True)
         self._decisions.note(op, WRITE, parent, name, state, caller)
         return entry
 
+    def _check_making(self, op: str, parent: int, name: bytes, is_dir: bool, caller: Caller) -> State:
+        """Check a name that the kernel found free.
+
+        A rule may hide something there that is a directory where this is to be none, or the reverse: that
+        must not become known by being in the way.
+        """
+        state = self._decisions.check(op, WRITE, parent, name, is_dir, caller, creating=True)
+        other = self._decisions.child(parent, name, not is_dir)
+        if other.decision.mode is Mode.HIDE:
+            there = self._peek(parent, name, caller)
+            if there is not None and _is_dir(there) is not is_dir:
+                raise self._decisions.refusal(op, WRITE, parent, name, other, caller, creating=True)
+        return state
+
     def link(self, ino: int, parent: int, name: bytes, caller: Caller) -> Entry:
         # A second name is a second door: what may not be changed by the first must not get another.
         self._decisions.check_inode("link", WRITE, ino, caller)
-        state = self._decisions.check("link", WRITE, parent, name, False, caller, creating=True)
+        state = self._check_making("link", parent, name, False, caller)
         source = self._inner.path(ino)
         entry = self._inner.link(ino, parent, name, caller)
         self._decisions.learn(entry.ino, state, alone=False)
@@ -221,18 +252,21 @@ class Guard:
             state = self._decisions.check_inode("open", access, ino, caller)
         opened = self._inner.open(ino, flags, caller)
         self._handles[opened.handle] = ino, caller
-        self._decisions.note_inode("open", accesses[-1], ino, state, caller)
+        if accesses[-1] is WRITE or self._journal.reads:
+            self._decisions.note_inode("open", accesses[-1], ino, state, caller)
+        else:
+            self._journal.count_read(state.decision)
         return opened
 
     def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
-        state = self._decisions.check("create", WRITE, parent, name, False, caller, creating=True)
+        state = self._check_making("create", parent, name, False, caller)
         opened, entry = self._inner.create(parent, name, mode, flags, caller)
         self._handles[opened.handle] = entry.ino, caller
         self._decisions.learn(entry.ino, state, alone=entry.nlink == 1)
         self._decisions.note("create", WRITE, parent, name, state, caller)
         return opened, entry
 
-    def read(self, handle: int, offset: int, size: int) -> bytes:
+    def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
         if handle in self._unsure:
             self._decide_again(handle, "read", READ)
         return self._inner.read(handle, offset, size)
@@ -258,27 +292,38 @@ class Guard:
         self._listings[handle] = ino, caller
         return handle
 
+    def listing(self, ino: int) -> Listing:
+        listing = self._inner.listing(ino)
+        if listing is not Listing.ASKED_FOR and ino not in self._listed:
+            self._listed.add(ino)
+            return Listing.ANEW
+        return listing
+
     def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
         ino, caller = self._listings[handle]
         state = self._decisions.check_inode("readdir", READ, ino, caller)
         if state.quiet:
             return self._inner.readdir(handle, start)
-        return self._seen(handle, start, ino)
+        return self._seen(handle, start, ino, state)
 
-    def _seen(self, handle: int, start: int, ino: int) -> Iterator[tuple[bytes, Entry, int]]:
+    def _seen(self, handle: int, start: int, ino: int, state: State) -> Iterator[tuple[bytes, Entry, int]]:
+        # One request takes it to its end, so *state* stays the directory's.
+        step = self._decisions.step
         for name, entry, following in self._inner.readdir(handle, start):
-            entry = self._shown(entry)
-            if name in _DOTS:
+            is_dir = stat.S_ISDIR(entry.stat.st_mode)
+            if is_dir:
+                entry = self._shown(entry)
+                if name in _DOTS:
+                    yield name, entry, following
+                    continue
+            found = step(state, ino, name, is_dir)
+            if found.free or (mode := found.decision.mode) is Mode.RO:
                 yield name, entry, following
-                continue
-            mode = self._decisions.child(ino, name, stat.S_ISDIR(entry.stat.st_mode)).decision.mode
-            if mode is Mode.HIDE:
+            elif mode is Mode.HIDE:
                 self._inner.forget(entry.ino, 0)
-            elif mode is Mode.DENY:
+            else:
                 # Listed, but the kernel must ask before it tells more.
                 yield name, entry._replace(guarded=True), following
-            else:
-                yield name, entry, following
 
     def releasedir(self, handle: int) -> None:
         self._listings.pop(handle, None)

@@ -19,9 +19,23 @@ from sandboxfs.overlay.numbers import Numbers
 class Inodes:
     """All nodes by their number."""
 
-    def __init__(self, root: Directory, dropped: Callable[[Directory], None]) -> None:
+    def __init__(
+        self,
+        root: Directory,
+        dropped: Callable[[Directory], None],
+        exchanged: Callable[[Directory], None],
+        left: Callable[[Directory, bytes], None],
+    ) -> None:
+        """Who is told: *dropped* of directories that go, *exchanged* of those that get other lower parts.
+
+        *left*, of names that the host took from a node.
+        """
         self._nodes: dict[int, Node] = {ROOT_INODE: root}
+        # Of nodes whose number on disk is not the one by which the kernel knows them: the one by the other.
+        self._renumbered: dict[int, int] = {}
         self._dropped = dropped
+        self._exchanged = exchanged
+        self._left = left
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -38,6 +52,9 @@ class Inodes:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         return node
 
+    def nodes(self) -> Iterator[Node]:
+        return iter(self._nodes.values())
+
     def numbers(self) -> list[int]:
         return list(self._nodes)
 
@@ -47,25 +64,73 @@ class Inodes:
     def known(self, found: Found) -> Node | None:
         """The node of a found entry, if there is one already."""
         node = self._nodes.get(found.ino)
-        return node if node is not None and _same(node, found) else None
+        if node is not None and self.is_same(node, found):
+            return node
+        node = self._nodes.get(self._renumbered.get(found.ino, 0))
+        return node if node is not None and self.is_same(node, found) else None
+
+    def numbered(self, number: int) -> list[Node]:
+        """The nodes of objects that have a number on disk: two, while one has taken over from the other."""
+        found = {self._nodes.get(ino) for ino in (number, self._renumbered.get(number, 0))}
+        return [node for node in found if node is not None and node.number == number]
+
+    def gone(self, found: Found) -> Node | None:
+        """The node of a found entry that was known, and then gone."""
+        for ino in (found.ino, self._renumbered.get(found.ino, 0)):
+            node = self._nodes.get(ino)
+            if node is not None and node.gone is not None and node.stands_for(found.stat):
+                return node if node.upper == found.upper else None
+        return None
 
     def place(self, parent: Directory, name: bytes, found: Found) -> Node:
-        """The node of a found entry, made when there is none; *found.ino* becomes its number."""
-        node = self._nodes.get(found.ino)
+        """The node of a found entry, made when there is none.
+
+        Where *found.ino* is taken, it gets a free number: the entry itself, if it lives in the upper, where
+        that can be written down; otherwise only the node. What is written down already stays: a file that
+        was moved in the view has the number of what the workspace has in its old place, and both may show.
+        """
+        node = self.known(found)
         if node is None:
             return self._new(parent, name, found)
-        if not _same(node, found):
-            found.ino = self.free_number()
-            return self._new(parent, name, found)
         if isinstance(node, Directory):
-            node.parent, node.name = parent, name
+            self._move(node, parent, name)
             self._refresh(node, found)
         elif found.stat.st_nlink > 1 or found.indexed or node.parent is None:
             node.place_at(parent, name)
         else:
             # With one link only, another name means that the host renamed it.
-            node.parent, node.name = parent, name
+            self._move(node, parent, name)
         return node
+
+    def _move(self, node: Node, parent: Directory, name: bytes) -> None:
+        if node.parent is parent and node.name == name:
+            return
+        if node.parent is not None:
+            self._left(node.parent, node.name)
+        node.parent, node.name = parent, name
+
+    def become(self, node: Node, found: Found) -> None:
+        """Let a node be another object of the same type from now on; the kernel goes on knowing its number.
+
+        No other node may be that object.
+        """
+        self._forget_number(node)
+        node.number = found.ino
+        if node.number != node.ino:
+            self._renumbered[node.number] = node.ino
+        node.upper, node.layer, node.indexed = found.upper, found.layer, found.indexed
+        node.host_dev, node.host_ino = found.stat.st_dev, found.stat.st_ino
+        node.gone = None
+        node.stamp = None
+
+    def _forget_number(self, node: Node) -> None:
+        if self._renumbered.get(node.number) == node.ino:
+            del self._renumbered[node.number]
+
+    @staticmethod
+    def is_same(node: Node, found: Found) -> bool:
+        """Whether a node still is the host object that was found under its number."""
+        return node.stands_for(found.stat) and node.upper == found.upper and node.gone is None
 
     def taken(self, ino: int) -> bool:
         return ino in self._nodes or ino == 0
@@ -97,6 +162,7 @@ class Inodes:
 
     def _discard(self, node: Node) -> None:
         del self._nodes[node.ino]
+        self._forget_number(node)
         if isinstance(node, Directory):
             self._dropped(node)
 
@@ -104,30 +170,33 @@ class Inodes:
         """Follow the host, which may have moved or replaced lower directories since the last look."""
         if [p.identity for p in directory.lowers] == [p.identity for p in found.lowers]:
             return
-        self._dropped(directory)
+        self._exchanged(directory)
         directory.lowers = found.lowers
         directory.origin = found.origin
 
     def _new(self, parent: Directory, name: bytes, found: Found) -> Node:
         mode = found.stat.st_mode
+        ino = found.ino
+        if ino in self._nodes:
+            ino = self.free_number()
+            if found.upper and not found.indexed and not found.recorded:
+                found.ino = ino
+            else:
+                self._renumbered[found.ino] = ino
         node: Node
         if stat.S_ISDIR(mode):
-            directory = Directory(found.ino, stat.S_IFDIR, parent, name)
+            directory = Directory(ino, stat.S_IFDIR, parent, name)
             directory.lowers = found.lowers
             directory.origin = found.origin
             if found.sealed:
                 directory.sealed = found.stat
             node = directory
         else:
-            node = Node(found.ino, stat.S_IFMT(mode), parent, name)
+            node = Node(ino, stat.S_IFMT(mode), parent, name)
             node.layer = found.layer
             node.indexed = found.indexed
+        node.number = found.ino
         node.upper = found.upper
         node.host_dev, node.host_ino = found.stat.st_dev, found.stat.st_ino
-        self._nodes[found.ino] = node
+        self._nodes[ino] = node
         return node
-
-
-def _same(node: Node, found: Found) -> bool:
-    """Whether a node still is the host object that was found under its number."""
-    return node.stands_for(found.stat) and node.upper == found.upper and node.gone is None

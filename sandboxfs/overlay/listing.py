@@ -1,27 +1,71 @@
 """How is a directory listed while it changes?
 
-Each open directory takes a snapshot of the names when it is read from the start; positions are places in
-that snapshot, so nothing is skipped or repeated however the directory changes, and seekdir finds its place
-again. Entries are looked at when they are delivered: one that has gone since is left out.
+Names are listed in the order of their hashes, and positions are hashes: they mean the same to everyone who
+reads the directory, however it changes, so nothing is skipped or repeated and seekdir finds its place again.
+The kernel relies on that when it goes on with one reader's listing for another (see `Listing`). Each reader
+has a snapshot of the names, taken when it begins. Entries are looked at when they are delivered: one that
+has gone since is left out.
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
+from hashlib import blake2b
 from itertools import count
 
 from sandboxfs.overlay.attributes import Attributes
-from sandboxfs.overlay.filesystem import Entry
+from sandboxfs.overlay.filesystem import Entry, Listing
 from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory
+from sandboxfs.overlay.syncing import Syncs
+
+# The positions of the two dots come first, then those of the names.
+_DOTS = {1: b".", 2: b".."}
+_HASHES = (1 << 62) - 1
+
+
+class Snapshot:
+    """The names of a directory in the order in which they are listed."""
+
+    __slots__ = ("_names", "_positions")
+
+    def __init__(self, names: list[bytes]) -> None:
+        self._names = _DOTS | {_position(name): name for name in names}
+        if len(self._names) != len(names) + len(_DOTS):
+            self._names = _DOTS | _apart(names)
+        self._positions = sorted(self._names)
+
+    def after(self, position: int) -> Iterator[tuple[int, bytes]]:
+        """All names that come after a position, each with its own."""
+        names, positions = self._names, self._positions
+        for index in range(bisect_right(positions, position), len(positions)):
+            yield positions[index], names[positions[index]]
+
+
+def _position(name: bytes) -> int:
+    # The same in every session, so that what goes wrong in some order goes wrong again.
+    return (int.from_bytes(blake2b(name, digest_size=8).digest()) & _HASHES) + len(_DOTS) + 1
+
+
+def _apart(names: list[bytes]) -> dict[int, bytes]:
+    """Positions for names of which some have the same hash."""
+    placed: dict[int, bytes] = {}
+    for name in sorted(names):
+        position = _position(name)
+        while position in placed:
+            position += 1
+        placed[position] = name
+    return placed
 
 
 class Listings:
     """The open directories of one overlay."""
 
-    def __init__(self, merge: Merge, attributes: Attributes) -> None:
+    def __init__(self, merge: Merge, attributes: Attributes, syncs: Syncs) -> None:
         self._merge = merge
+        self._syncs = syncs
         self._attributes = attributes
-        self._open: dict[int, tuple[Directory, list[bytes]]] = {}
+        self._open: dict[int, tuple[Directory, Snapshot | None]] = {}
         self._serial = count(1)
 
     def __len__(self) -> int:
@@ -29,19 +73,35 @@ class Listings:
 
     def open(self, directory: Directory) -> int:
         handle = next(self._serial)
-        self._open[handle] = directory, []
+        self._open[handle] = directory, None
         return handle
 
     def read(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
-        directory, names = self._open[handle]
-        if start == 0:
-            names = [] if directory.gone is not None else [b".", b"..", *self._merge.names(directory)]
-            self._open[handle] = directory, names
-        for position in range(start, len(names)):
-            name = names[position]
+        directory, snapshot = self._open[handle]
+        if snapshot is None or start == 0:
+            if directory.gone is not None:
+                return
+            self._merge.watching.need(directory)
+            snapshot = Snapshot(self._merge.names(directory))
+            self._open[handle] = directory, snapshot
+        for position, name in snapshot.after(start):
             entry = self._entry(directory, name)
             if entry is not None:
-                yield name, entry, position + 1
+                yield name, entry, position
+
+    def lasts(self, directory: Directory) -> Listing:
+        """What the kernel, which is opening a directory, may do with its listing."""
+        if directory.gone is not None or directory.sealed is not None:
+            return Listing.ASKED_FOR
+        self._merge.watching.need(directory)
+        if not directory.noticed:
+            return Listing.ASKED_FOR
+        # Its times tell at once what an event tells soon.
+        times = tuple(self._merge.fds.lower(part).own_stat().st_mtime_ns for part in directory.lowers)
+        if directory.listed == times:
+            return Listing.KEPT
+        directory.listed = times
+        return Listing.ANEW
 
     def _entry(self, directory: Directory, name: bytes) -> Entry | None:
         if name == b".":
@@ -63,7 +123,7 @@ class Listings:
         if directory.upper and directory.gone is None:
             fd = self._merge.fds.upper(directory).open_for_listing()
             try:
-                os.fsync(fd)
+                self._syncs.sync(fd)
             finally:
                 os.close(fd)
 

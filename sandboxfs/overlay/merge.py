@@ -19,19 +19,31 @@ from sandboxfs.overlay.inodes import Inodes
 from sandboxfs.overlay.node import Directory, Found, LowerPart, Node
 from sandboxfs.overlay.numbers import Numbers
 from sandboxfs.overlay.stack import Stack
+from sandboxfs.overlay.watching import Watching
 
 
 class Merge:
     """Finds entries of the view and gives them their nodes."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, watches: int = 0) -> None:
         self.stack = stack
         self.fds = DirectoryFds(stack.upper, [layer.directory for layer in stack.layers])
+        # A layer that was an upper once is nobody's to change any more.
+        self.watching = Watching(self.fds, [layer.marked for layer in stack.layers], watches)
         self.root = self._root()
-        self.inodes = Inodes(self.root, self.fds.drop)
+        self.inodes = Inodes(self.root, self.let_go, self._exchanged, self.watching.left)
         self.numbers = Numbers(stack.workspace.own_stat().st_dev)
 
     # Nodes
+
+    def let_go(self, directory: Directory) -> None:
+        """Give up what is held of a directory that is not in the view any more, or that nobody knows."""
+        self.watching.release(directory)
+        self.fds.drop(directory)
+
+    def _exchanged(self, directory: Directory) -> None:
+        self.watching.exchanged(directory)
+        self.fds.drop(directory)
 
     def node_of(self, parent: Directory, name: bytes, found: Found) -> Node:
         """The node of an entry that `find` found."""
@@ -39,7 +51,7 @@ class Merge:
         node = self.inodes.place(parent, name, found)
         if isinstance(node, Directory):
             node.masks = self._masks(node.lowers)
-        if node.ino != number and found.upper and not found.indexed:
+        if node.number != number and found.upper and not found.indexed and not found.recorded:
             self.keep_number(self.fds.upper(parent), name, found)
         return node
 
@@ -84,20 +96,23 @@ class Merge:
         if stat.S_ISREG(mode):
             record = marks.read_record(upper, name)
             ino = record.ino or self.numbers.of_upper(status)
-            return Found(status, ino, upper=True, indexed=record.nlink > 0)
-        ino = self.stack.index.number(status.st_ino) or self.numbers.of_upper(status)
-        return Found(status, ino, upper=True)
+            return Found(status, ino, upper=True, indexed=record.nlink > 0, recorded=record.ino != 0)
+        number = self.stack.index.number(status.st_ino)
+        ino = number or self.numbers.of_upper(status)
+        return Found(status, ino, upper=True, recorded=bool(number))
 
     def _upper_directory(
         self, parent: Directory, upper: HostDir, name: bytes, status: os.stat_result
     ) -> Found:
         mark = marks.read_directory(upper, name)
-        found = Found(status, mark.ino or self.numbers.of_upper(status), upper=True)
+        ino = mark.ino or self.numbers.of_upper(status)
+        found = Found(status, ino, upper=True, recorded=mark.ino != 0)
         if mark.opaque:
             return found
         if mark.redirect is not None:
-            found.origin = marks.redirected_path(mark.redirect, parent.origin)
-            found.lowers = self.lowers_at(found.origin)
+            if not self._moved_below_too(parent, name, found):
+                found.origin = marks.redirected_path(mark.redirect, parent.origin)
+                found.lowers = self.lowers_at(found.origin)
         elif parent.lowers:
             found.origin = _join(parent.origin, name)
             found.lowers, top = self._descend(parent.lowers, name)
@@ -105,6 +120,17 @@ class Merge:
                 # An upper that kernel overlayfs wrote has no record; the lower's number is what it showed.
                 found.ino = self._number(top[0], name, top[1])
         return found
+
+    def _moved_below_too(self, parent: Directory, name: bytes, found: Found) -> bool:
+        """Find the lower part of a moved directory in its new place, if it is there, by its number.
+
+        A commit moves it in the workspace first; until the redirect goes, nothing must be missing.
+        """
+        lowers, top = self._descend(parent.lowers, name)
+        if not lowers or top is None or self._number(top[0], name, top[1]) != found.ino:
+            return False
+        found.lowers, found.origin = lowers, _join(parent.origin, name)
+        return True
 
     def _lower_entry(self, parent: Directory, name: bytes) -> Found | None:
         lowers, top = self._descend(parent.lowers, name)
@@ -181,6 +207,15 @@ class Merge:
         """Whether lower directories have an entry of that name."""
         return not self._masked(parts, name) and self._descend(parts, name)[1] is not None
 
+    def is_masked(self, path: bytes) -> bool:
+        """Whether a path of the lower layers leads to a name that must not be asked for, or past it."""
+        parts = self.root.lowers
+        for name in path.split(b"/") if path else ():
+            if self._masked(parts, name):
+                return True
+            parts, _ = self._descend(parts, name)
+        return False
+
     def _masked(self, parts: tuple[LowerPart, ...], name: bytes) -> bool:
         """Whether a name must not be asked for: it may be our own mountpoint, and the answer ours to give."""
         return any(name in self.stack.masks.in_directory(part.dev, part.ino) for part in parts)
@@ -228,6 +263,7 @@ class Merge:
         self.stack.masks.seal_foreign(places)
         for directory in self.inodes.directories():
             directory.masks = self._masks(directory.lowers)
+            directory.listed = None
 
     def _root(self) -> Directory:
         root = Directory(ROOT_INODE, stat.S_IFDIR, None, b"")

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from sandboxfs.layers.hostdir import HostDir
 
 
+def fingerprint(status: os.stat_result) -> tuple[int, int, int]:
+    """What changes when a file's content does."""
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
 class LowerPart:
     """One lower directory that a directory of the view is merged from."""
 
@@ -35,12 +40,15 @@ class LowerPart:
 class OpenFile:
     """The host descriptors of an open file: one set per inode, however many handles it has.
 
-    They are exchanged when the file is copied up, so that handles opened before see what is written after.
+    They are exchanged when the file is copied up, so that handles opened before see what is written after,
+    and when a review takes the copy away: then nothing is open for writing until the next write. *ends* are
+    the sizes that the file had when that happened: the kernel may believe in one of them.
     """
 
-    __slots__ = ("read_fd", "users", "write_fd")
+    __slots__ = ("ends", "read_fd", "users", "write_fd")
 
     def __init__(self) -> None:
+        self.ends: set[int] = set()
         self.read_fd = -1
         self.write_fd = -1
         self.users = 0
@@ -59,6 +67,10 @@ class OpenFile:
 class Node:
     """An inode that is not a directory.
 
+    *ino* is the number by which the kernel knows it, *number* the one that its host object has in the view,
+    by which the index and the records know it. They differ when the inode became another object while the
+    kernel knew it (see `settling`).
+
     *layer* is the lower layer it lives in, unless *upper*. *host_dev* and *host_ino* say which host object
     it is, so that another one that took its name is noticed. *gone* holds the last status of a node without
     a name.
@@ -75,6 +87,7 @@ class Node:
         "layer",
         "lookups",
         "name",
+        "number",
         "opened",
         "parent",
         "stamp",
@@ -83,6 +96,7 @@ class Node:
 
     def __init__(self, ino: int, kind: int, parent: "Directory | None", name: bytes) -> None:
         self.ino = ino
+        self.number = ino
         self.kind = kind
         self.parent = parent
         self.name = name
@@ -108,6 +122,12 @@ class Node:
             and status.st_dev == self.host_dev
             and stat.S_IFMT(status.st_mode) == self.kind
         )
+
+    def places(self) -> "list[tuple[Directory, bytes]]":
+        """The names by which it is known to be found."""
+        if self.parent is None or self.gone is not None:
+            return []
+        return list(self.aliases) if self.aliases else [(self.parent, self.name)]
 
     def place_at(self, parent: "Directory", name: bytes) -> None:
         """Note a name of this inode; it becomes the one the inode is reached by."""
@@ -141,18 +161,30 @@ class Directory(Node):
 
     *origin* is its path in the view of the lower layers alone, which a redirect to it names. *masks* are
     names that the lower parts must not be asked for (see `Masks`). *sealed* directories are shown empty and
-    never entered.
+    never entered. *absences* are names that the kernel was told not to be there, for long. *watches* are
+    those on its lower parts: none where it cannot be watched, None where nobody tried. It is *steady* while
+    all of them that may change are watched. *listed* are the times of its lower parts when the kernel began
+    to remember a listing of it; None when what the kernel may remember is not what it has.
     """
 
-    __slots__ = ("held", "lowers", "masks", "origin", "sealed")
+    __slots__ = ("absences", "held", "listed", "lowers", "masks", "origin", "sealed", "steady", "watches")
 
     def __init__(self, ino: int, kind: int, parent: "Directory | None", name: bytes) -> None:
         super().__init__(ino, kind, parent, name)
         self.lowers: tuple[LowerPart, ...] = ()
         self.origin: bytes = b""
         self.held: HostDir | None = None
+        self.listed: tuple[int, ...] | None = None
+        self.absences: set[bytes] | None = None
         self.masks: dict[bytes, os.stat_result | None] | None = None
         self.sealed: os.stat_result | None = None
+        self.watches: tuple[int, ...] | None = None
+        self.steady = False
+
+    @property
+    def noticed(self) -> bool:
+        """Whether nothing that the host does to names in it goes unnoticed."""
+        return self.steady or not self.lowers
 
     @property
     def merged(self) -> bool:
@@ -161,7 +193,10 @@ class Directory(Node):
 
 @dataclass(slots=True)
 class Found:
-    """One entry of the merged view, before it is given a node."""
+    """One entry of the merged view, before it is given a node.
+
+    *recorded*: its number is written down, and not the one that its host number gives.
+    """
 
     stat: os.stat_result
     ino: int
@@ -171,3 +206,4 @@ class Found:
     origin: bytes = b""
     indexed: bool = False
     sealed: bool = False
+    recorded: bool = False

@@ -11,50 +11,86 @@ from sandboxfs.overlay.attributes import Attributes
 from sandboxfs.overlay.copy_up import CopyUp
 from sandboxfs.overlay.creation import Creation, Maker
 from sandboxfs.overlay.files import Files
-from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Caller, Entry, Opened
+from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Caller, Entry, Listing, Opened
+from sandboxfs.overlay.later import Beside
 from sandboxfs.overlay.listing import Listings
 from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory, Found, Node
+from sandboxfs.overlay.noticing import Noticing
 from sandboxfs.overlay.rename import Rename
+from sandboxfs.overlay.settling import LiveSettling
 from sandboxfs.overlay.stack import OverlayPaths, Stack, host_error
+from sandboxfs.overlay.syncing import Syncs
 
 __all__ = ["Overlay", "OverlayPaths"]
+
+
+# So many absent names of a directory the kernel may remember for long: it must be told to forget them when
+# the workspace gets the directory (see `settling`) or when events were lost (see `noticing`).
+MOST_ABSENCES = 1024
 
 
 class Overlay:
     """A merged, copy-on-write view of a stack of layers.
 
-    Run it with a umask of 0: the modes it is given have been through the caller's.
+    Run it with a umask of 0: the modes it is given have been through the caller's. So many directories of the
+    workspace as *watches* says may be watched: then somebody must do as `noticing` says.
     """
 
-    def __init__(self, paths: OverlayPaths, hidden: Iterable[Path] = (), sealed: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        paths: OverlayPaths,
+        hidden: Iterable[Path] = (),
+        sealed: Iterable[Path] = (),
+        *,
+        watches: int = 0,
+    ) -> None:
         self._stack = Stack(paths, hidden, sealed)
-        self._merge = Merge(self._stack)
+        self.beside = Beside()
+        self._merge = Merge(self._stack, watches)
+        self._watching = self._merge.watching
         self._inodes = self._merge.inodes
-        self._copy_up = CopyUp(self._merge)
+        self._copy_up = CopyUp(self._merge, self.beside)
         self._creation = Creation(self._merge, self._copy_up)
         self._rename = Rename(self._merge, self._copy_up, self._creation)
         self._attributes = Attributes(self._merge, self._copy_up)
-        self._files = Files(self._copy_up)
-        self._listings = Listings(self._merge, self._attributes)
+        syncs = Syncs(self.beside)
+        self._files = Files(self._copy_up, self.beside, syncs)
+        self._listings = Listings(self._merge, self._attributes, syncs)
         self._copy_up.dress_root()
 
     def seal_foreign(self, places: Iterable[Path]) -> None:
         """Show these mountpoints of other sandboxes as empty directories, instead of those given before."""
         self._merge.seal_foreign(places)
 
+    def suspect_all(self) -> None:
+        """Have everything asked for again that the kernel may have cached: it may be outdated unnoticed."""
+        self._watching.suspect_all()
+
+    def settling(self, commits: HostDir) -> LiveSettling:
+        """What changes the upper for those who review it; *commits* holds their records."""
+        return LiveSettling(self._merge, self._files, commits)
+
+    def noticing(self) -> Noticing:
+        """What tells which of the answers given are outdated by what the host did since."""
+        return Noticing(self._merge, self._files)
+
     # Looking
 
     def lookup(self, parent: int, name: bytes, caller: Caller = ANYBODY) -> Entry | None:
         directory = self._inodes.directory(parent)
+        self._watching.need(directory)
         found = self._merge.find(directory, name)
         if found is None:
+            if directory.noticed:
+                _note_absence(directory, name)
             return None
         return self._counted(self._merge.node_of(directory, name, found), found)
 
     def absence_lasts(self, parent: int) -> bool:
-        """Whether a name that *parent* does not have can only appear through the view."""
-        return not self._inodes.directory(parent).lowers
+        """Whether a name that *parent* does not have cannot appear unnoticed."""
+        directory = self._inodes.directory(parent)
+        return directory.noticed and len(directory.absences or ()) < MOST_ABSENCES
 
     def remember(self, ino: int) -> None:
         self._inodes.remember(self._inodes.node(ino))
@@ -183,7 +219,7 @@ class Overlay:
             for fd in fds:
                 os.close(fd)
             raise
-        opened = self._files.opened_new(node, fds[0], caller)
+        opened = self._files.opened_new(node, fds[0], flags, caller)
         return opened, self._counted(node, found)
 
     def _open_existing(self, parent: int, name: bytes, flags: int, caller: Caller) -> tuple[Opened, Entry]:
@@ -199,7 +235,7 @@ class Overlay:
             self.forget(entry.ino, 1)
             raise
 
-    def read(self, handle: int, offset: int, size: int) -> bytes:
+    def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
         return self._files.read(handle, offset, size)
 
     def write(self, handle: int, offset: int, data: bytes) -> int:
@@ -215,6 +251,9 @@ class Overlay:
 
     def opendir(self, ino: int, caller: Caller = ANYBODY) -> int:
         return self._listings.open(self._inodes.directory(ino))
+
+    def listing(self, ino: int) -> Listing:
+        return self._listings.lasts(self._inodes.directory(ino))
 
     def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
         return self._listings.read(handle, start)
@@ -242,6 +281,7 @@ class Overlay:
     def close(self) -> None:
         """Close every descriptor. Nothing is buffered: what was written is in the upper."""
         self._files.close()
+        self._watching.close()
         self._merge.fds.close()
         self._stack.close()
 
@@ -252,3 +292,10 @@ class Overlay:
     def _counted(self, node: Node, found: Found) -> Entry:
         self._inodes.remember(node)
         return self._attributes.entry(node, found.stat)
+
+
+def _note_absence(directory: Directory, name: bytes) -> None:
+    if directory.absences is None:
+        directory.absences = set()
+    if len(directory.absences) < MOST_ABSENCES:
+        directory.absences.add(name)

@@ -7,6 +7,7 @@ layer still has the old name, the rename leaves a whiteout there in the same cal
 """
 
 import errno
+import stat
 
 from sandboxfs.layers import marks
 from sandboxfs.layers.hostdir import HostDir
@@ -26,6 +27,7 @@ class Rename:
         self._stack = merge.stack
         self._copy_up = copy_up
         self._creation = creation
+        self._noting = copy_up.noting
 
     def rename(
         self, parent: Directory, name: bytes, new_parent: Directory, new_name: bytes, flags: int
@@ -72,6 +74,7 @@ class Rename:
         self._prepare(parent, name, node, new_parent)
         from_upper = self._copy_up.directory(parent)
         to_upper = self._copy_up.directory(new_parent)
+        self._note(node, new_parent, new_name, target)
         last = None
         if isinstance(other, Directory):
             last = (self._merge.fds.upper if other.upper else self._lower_of)(other).own_stat()
@@ -109,6 +112,13 @@ class Rename:
             marks.set_redirect(upper, name, node.origin)
         elif new_parent.lowers:
             marks.set_opaque(upper, name)
+
+    def _note(self, node: Node, new_parent: Directory, new_name: bytes, target: Found | None) -> None:
+        """Have written down what the workspace has where *node* is about to be."""
+        if target is not None:
+            self._noting.removal(new_parent, new_name, target, keep=node.kind == stat.S_IFREG)
+        elif not isinstance(node, Directory) and self._merge.upper_has(new_parent, new_name):
+            self._noting.replacement(new_parent, new_name)
 
     def _check_replaceable(self, node: Node, other: Node) -> None:
         if isinstance(other, Directory):

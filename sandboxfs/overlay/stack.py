@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxfs.layers.baseline_writer import BaselineWriter
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.layers.index import Index
 from sandboxfs.layers.marks import Whiteouts
@@ -21,12 +22,16 @@ from sandboxfs.overlay.masks import Masks
 
 @dataclass(frozen=True)
 class OverlayPaths:
-    """Where the layers are: *lowers* from the topmost down, the workspace last."""
+    """Where the layers are: *lowers* from the topmost down, the workspace last.
+
+    Without a *baseline* nobody notes what the workspace was before it was changed.
+    """
 
     lowers: list[Path]
     upper: Path
     work: Path
     index: Path
+    baseline: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Stack:
 
     def __init__(self, paths: OverlayPaths, hidden: Iterable[Path] = (), sealed: Iterable[Path] = ()) -> None:
         self._opened: list[HostDir] = []
+        self.baseline: BaselineWriter | None = None
         try:
             self.masks = Masks(hidden, sealed)
             *frozen, workspace = paths.lowers
@@ -52,6 +58,12 @@ class Stack:
             self.staging.clear()
             self.index = Index(self._open(paths.index), self.staging)
             self.whiteouts = Whiteouts(devices=_takes_devices(paths.work))
+            # Decided once: whatever was noted for an upper that hides nothing is out of date.
+            self.untouched = next(self.upper.entries(), None) is None
+            if paths.baseline is not None:
+                self.baseline = BaselineWriter(self._open(paths.baseline))
+                if self.untouched:
+                    self.baseline.clear()
         except BaseException:
             self.close()
             raise
@@ -62,10 +74,14 @@ class Stack:
 
     def put_whiteout(self, directory: HostDir, name: bytes) -> None:
         """Replace whatever is at *name* in an upper directory by a whiteout, at once."""
+        if self.whiteouts.devices:
+            try:
+                self.whiteouts.create(directory, name)
+            except FileExistsError:
+                pass
+            else:
+                return
         status = directory.stat(name)
-        if status is None and self.whiteouts.devices:
-            self.whiteouts.create(directory, name)
-            return
         work = self.staging.directory
         self.whiteouts.announce(directory)
         with self.staging.name() as staged:
@@ -76,6 +92,9 @@ class Stack:
                 work.rename(staged, directory, name)
 
     def close(self) -> None:
+        if self.baseline is not None:
+            self.baseline.close()
+            self.baseline = None
         for directory in self._opened:
             directory.close()
         self._opened.clear()
@@ -107,3 +126,12 @@ def host_error(number: int) -> OSError:
 def stale() -> OSError:
     """The host object behind an inode was replaced: the kernel looks the name up again and retries."""
     return host_error(errno.ESTALE)
+
+
+# What reaching something by the name it last had says when the host has moved, removed or replaced it since.
+MOVED = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV}
+
+
+def by_its_name(error: OSError) -> OSError:
+    """What to tell of an inode that could not be reached by the name it last had."""
+    return stale() if error.errno in MOVED else error

@@ -17,6 +17,8 @@ from sandboxfs.overlay.filesystem import (
     Caller,
     Entry,
     Filesystem,
+    Lasting,
+    Listing,
     Opened,
 )
 from sandboxfs.overlay.numbers import FIRST_VIRTUAL
@@ -52,7 +54,7 @@ class Window:
         nanoseconds = self._made * 10**9
         others = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), nanoseconds)
         status = os.stat_result(fields, {**others, "st_blksize": 4096, "st_blocks": 0, "st_rdev": 0})
-        return Entry(ino, status, 1, lasting=True)
+        return Entry(ino, status, 1, Lasting.LONG, Lasting.LONG)
 
     def _refuse(self, *inodes: int) -> None:
         if any(ino >= _DIRECTORY for ino in inodes):
@@ -160,7 +162,7 @@ class Window:
         self._refuse_name(parent, name)
         return self._inner.create(parent, name, mode, flags, caller)
 
-    def read(self, handle: int, offset: int, size: int) -> bytes:
+    def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
         if handle in self._open:
             return self._open[handle][offset : offset + size]
         return self._inner.read(handle, offset, size)
@@ -187,6 +189,9 @@ class Window:
         handle = next(self._serial)
         self._open[handle] = b""
         return handle
+
+    def listing(self, ino: int) -> Listing:
+        return self._inner.listing(ino) if ino < _DIRECTORY else Listing.ASKED_FOR
 
     def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
         if handle in self._open:

@@ -34,8 +34,10 @@ class CoreDriver(Sandbox):
 
     def __init__(self, place: Path, workspace: Path, *, remembers: bool = False) -> None:
         self.lower = workspace
-        self.upper, self.work, self.index = (place / name for name in ("upper", "work", "index"))
-        for directory in (self.upper, self.work, self.index):
+        self.upper, self.work, self.index, self.baseline = (
+            place / name for name in ("upper", "work", "index", "baseline")
+        )
+        for directory in (self.upper, self.work, self.index, self.baseline):
             directory.mkdir(parents=True)
         self.caller = Caller(os.getuid(), os.getgid(), os.getpid())
         self.remembers = remembers
@@ -50,7 +52,7 @@ class CoreDriver(Sandbox):
     def start(self) -> None:
         # The overlay wants its modes unmasked, as the daemon's are.
         self._umask = os.umask(0)
-        paths = OverlayPaths(lowers=[self.lower], upper=self.upper, work=self.work, index=self.index)
+        paths = OverlayPaths([self.lower], self.upper, self.work, self.index, self.baseline)
         self.fs = Overlay(paths, hidden=[], sealed=[])
         self._running = True
 
@@ -213,8 +215,11 @@ class CoreDriver(Sandbox):
         if is_dir(entry):
             fail(errno.EISDIR)
         assert stat.S_ISREG(entry.stat.st_mode), "the kernel opens these without asking"
-        opened = self.fs.open(entry.ino, flags & ~_KERNEL_FLAGS, self.caller)
-        return self._opened(entry.ino, opened.handle, flags)
+        return self.open_inode(entry.ino, flags)
+
+    def open_inode(self, ino: int, flags: int) -> OpenFile:
+        opened = self.fs.open(ino, flags & ~_KERNEL_FLAGS, self.caller)
+        return self._opened(ino, opened.handle, flags)
 
     def _opened(self, ino: int, handle: int, flags: int) -> OpenFile:
         file = CoreFile(self, ino, handle, flags)

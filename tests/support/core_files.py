@@ -34,10 +34,14 @@ class CoreFile(OpenFile):
         self._access = flags & os.O_ACCMODE
         self._closed = False
 
+    @property
+    def writes(self) -> bool:
+        return self._access != os.O_RDONLY
+
     def pread(self, size: int, offset: int) -> bytes:
         if self._access == os.O_WRONLY:
             fail(errno.EBADF)
-        return self._fs.read(self.handle, offset, size)
+        return bytes(self._fs.read(self.handle, offset, size))
 
     def pwrite(self, data: bytes, offset: int) -> int:
         if self._access == os.O_RDONLY:
@@ -51,13 +55,37 @@ class CoreFile(OpenFile):
     def truncate(self, size: int) -> None:
         if self._access == os.O_RDONLY:
             fail(errno.EINVAL)
-        self._fs.setattr(self.ino, AttributeChange(size=size), self.handle, self._driver.caller)
+        self._change(AttributeChange(size=size))
 
     def stat(self) -> os.stat_result:
         return shown(self._fs.getattr(self.ino))
 
     def fsync(self) -> None:
         self._fs.fsync(self.handle, False)
+
+    def _change(self, change: AttributeChange) -> None:
+        self._fs.setattr(self.ino, change, self.handle, self._driver.caller)
+
+    def chmod(self, mode: int) -> None:
+        self._change(AttributeChange(mode=mode))
+
+    def chown(self, uid: int, gid: int) -> None:
+        self._change(AttributeChange(uid=None if uid == -1 else uid, gid=None if gid == -1 else gid))
+
+    def utime(self, atime_ns: int, mtime_ns: int) -> None:
+        self._change(AttributeChange(atime_ns=atime_ns, mtime_ns=mtime_ns))
+
+    def getxattr(self, name: str) -> bytes:
+        return self._fs.getxattr(self.ino, os.fsencode(name))
+
+    def setxattr(self, name: str, value: bytes) -> None:
+        self._fs.setxattr(self.ino, os.fsencode(name), value, 0)
+
+    def removexattr(self, name: str) -> None:
+        self._fs.removexattr(self.ino, os.fsencode(name))
+
+    def reopen(self, flags: int) -> OpenFile:
+        return self._driver.open_inode(self.ino, flags)
 
     def close(self) -> None:
         if not self._closed:

@@ -35,6 +35,22 @@ class OpenFile(ABC):
     @abstractmethod
     def fsync(self) -> None: ...
     @abstractmethod
+    def chmod(self, mode: int) -> None: ...
+    @abstractmethod
+    def chown(self, uid: int, gid: int) -> None: ...
+    @abstractmethod
+    def utime(self, atime_ns: int, mtime_ns: int) -> None: ...
+    @abstractmethod
+    def getxattr(self, name: str) -> bytes: ...
+    @abstractmethod
+    def setxattr(self, name: str, value: bytes) -> None: ...
+    @abstractmethod
+    def removexattr(self, name: str) -> None: ...
+    @abstractmethod
+    def reopen(self, flags: int) -> "OpenFile":
+        """Open the same file once more, as /proc/self/fd does, whether it has a name or not."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
     def __enter__(self) -> Self:
@@ -189,6 +205,27 @@ class HostFile(OpenFile):
     def fsync(self) -> None:
         os.fsync(self.fd)
 
+    def chmod(self, mode: int) -> None:
+        os.fchmod(self.fd, mode)
+
+    def chown(self, uid: int, gid: int) -> None:
+        os.fchown(self.fd, uid, gid)
+
+    def utime(self, atime_ns: int, mtime_ns: int) -> None:
+        os.utime(self.fd, ns=(atime_ns, mtime_ns))
+
+    def getxattr(self, name: str) -> bytes:
+        return os.getxattr(self.fd, name)
+
+    def setxattr(self, name: str, value: bytes) -> None:
+        os.setxattr(self.fd, name, value)
+
+    def removexattr(self, name: str) -> None:
+        os.removexattr(self.fd, name)
+
+    def reopen(self, flags: int) -> OpenFile:
+        return HostFile(os.open(f"/proc/self/fd/{self.fd}", flags | os.O_CLOEXEC))
+
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
@@ -294,6 +331,7 @@ class Sandbox(Verbs):
     lower: Path
     upper: Path
     work: Path
+    baseline: Path
     _pristine: Snapshot
 
     @abstractmethod

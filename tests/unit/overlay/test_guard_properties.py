@@ -61,6 +61,9 @@ class Silent:
     def __init__(self) -> None:
         self.denied = 0
 
+    def count_read(self, decision: Decision) -> None:
+        assert decision.allows(Access.READ)
+
     def record(
         self,
         op: str,
