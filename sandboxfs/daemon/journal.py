@@ -55,6 +55,17 @@ class SessionJournal:
             counts[rule] = counts.get(rule, 0) + count[0]
         return counts
 
+    def count_read(self, decision: Decision) -> None:
+        self._hit(decision.rule)
+        self.counters["reads"] += 1
+
+    def _hit(self, rule: Rule) -> None:
+        hit = self._hits.get(id(rule))
+        if hit is None:
+            self._hits[id(rule)] = rule, [1]
+        else:
+            hit[1][0] += 1
+
     def record(
         self,
         op: str,
@@ -66,11 +77,7 @@ class SessionJournal:
         error: int,
     ) -> None:
         rule = decision.rule
-        hit = self._hits.get(id(rule))
-        if hit is None:
-            self._hits[id(rule)] = rule, [1]
-        else:
-            hit[1][0] += 1
+        self._hit(rule)
         command = None
         if error:
             self.counters["denials"] += 1

@@ -5,22 +5,23 @@ it, and what the sandbox has changed.
 """
 
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandboxfs.daemon.journal import Denial, SessionJournal
-from sandboxfs.layers.hostdir import HostDir
-from sandboxfs.layers.marks import Whiteouts
 from sandboxfs.paths import quoted
 from sandboxfs.policy.decide import decide
 from sandboxfs.policy.explain import explain
 from sandboxfs.policy.model import Mode, Policy
 from sandboxfs.policy.sources import effective_toml
 
+if TYPE_CHECKING:
+    from sandboxfs.changes.finding import Finding
+    from sandboxfs.changes.layers import LayerPaths
+
 _LISTED = 10_000
-_DEEPEST = 200
 
 
 def policy_report(policy: Policy, workspace: Path) -> bytes:
@@ -45,47 +46,39 @@ def _told(denial: Denial, policy: Policy, workspace: Path) -> Iterator[str]:
         yield f"  hint: a person can allow it: {hint}"
 
 
-def changes_report(upper: Path, workspace: Path, policy: Policy) -> bytes:
-    """What the sandbox has changed and the policy does not hide: A added, M modified, D deleted."""
-    with HostDir.at(upper) as top, HostDir.at(workspace) as below:
-        lines: list[str] = []
-        for letter, path in _changes(top, below, b""):
-            if decide(policy, os.fsdecode(path), root=str(workspace)).mode is Mode.HIDE:
+def changes_report(paths: "LayerPaths", workspace: Path, policy: Policy) -> bytes:
+    """What the sandbox has changed and the policy does not hide.
+
+    A added, M modified, D deleted, R renamed, T of another type; an exclamation mark follows where the
+    workspace has changed as well.
+    """
+    # Imported here: few sandboxes are asked, and all would start later.
+    from sandboxfs.changes.layers import open_layers
+    from sandboxfs.changes.scan import scan
+
+    def hides(path: bytes) -> bool:
+        return decide(policy, os.fsdecode(path), root=str(workspace)).mode is Mode.HIDE
+
+    lines: list[str] = []
+    with open_layers(paths) as layers:
+        for finding in scan(layers):
+            if hides(finding.path):
                 continue
             if len(lines) == _LISTED:
                 lines.append("…")
                 break
-            lines.append(f"{letter} {quoted(os.fsdecode(path))}")
+            lines.append(_change(finding, hides))
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _changes(upper: HostDir, lower: HostDir | None, at: bytes) -> Iterator[tuple[str, bytes]]:
-    whiteouts = Whiteouts(devices=True)
-    for name in sorted(upper.names()):
-        status = upper.stat(name)
-        if status is None:
-            continue
-        path = at + b"/" + name if at else name
-        below = lower.stat(name) if lower is not None else None
-        if whiteouts.covers(upper, name, status):
-            yield "D", path
-        elif not stat.S_ISDIR(status.st_mode):
-            yield ("A" if below is None else "M"), path
-        else:
-            if below is None:
-                yield "A", path
-            yield from _inside(upper, lower, name, below, path)
+def _change(finding: "Finding", hides: Callable[[bytes], bool]) -> str:
+    from sandboxfs.changes.patch import Kind
 
-
-def _inside(
-    upper: HostDir, lower: HostDir | None, name: bytes, below: os.stat_result | None, path: bytes
-) -> Iterator[tuple[str, bytes]]:
-    if path.count(b"/") > _DEEPEST:
-        yield "…", path
-        return
-    with upper.child(name) as directory:
-        if lower is not None and below is not None and stat.S_ISDIR(below.st_mode):
-            with lower.child(name) as under:
-                yield from _changes(directory, under, path)
-        else:
-            yield from _changes(directory, None, path)
+    kind, source = finding.kind, finding.old_path
+    if source is not None and hides(source):
+        # Where it came from is none of the program's business.
+        kind, source = Kind.ADDED, None
+    letter = "M" if kind is Kind.MODE else kind.value[0].upper()
+    names = [path for path in (source, finding.path) if path is not None]
+    shown = " -> ".join(quoted(os.fsdecode(path) or ".") for path in names)
+    return f"{letter}{'!' if finding.conflict is not None else ''} {shown}"

@@ -1,8 +1,8 @@
 """What does the daemon do from its first to its last moment?
 
-It serves one sandbox, whose lock it holds, until the view is unmounted or a signal asks it to end. What was
-staged by an earlier daemon that died is removed first; the mountpoint that sandboxfs made itself is removed
-last.
+It serves one sandbox, whose lock it holds, until the view is unmounted, a signal asks it to end, or nobody
+holds its lifeline any more. What was staged by an earlier daemon that died is removed first; the mountpoint
+that sandboxfs made itself is removed last.
 """
 
 import gc
@@ -11,68 +11,141 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import trio
 
+from sandboxfs.control.lifeline import lifeline_path, nobody_holds, remove_lifeline
 from sandboxfs.daemon.printing import DenialPrinter
 from sandboxfs.daemon.session import Session
 from sandboxfs.daemon.watch import watch_mounts
 from sandboxfs.fuse.session import serve
+from sandboxfs.layers.inotify import allowance
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
-from sandboxfs.state.locations import Locations
+from sandboxfs.paths import make_directories
+from sandboxfs.state.locations import Locations, SandboxPlaces
 from sandboxfs.state.record import SandboxRecord
 from sandboxfs.state.tree import empty_directory
 
 log = logging.getLogger(__name__)
 
 _DESCRIPTORS = 65536
+End = Callable[[], Awaitable[None]]
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve_sandbox(
-    locations: Locations, record: SandboxRecord, ready: Callable[[], None], *, foreground: bool
+    locations: Locations,
+    record: SandboxRecord,
+    ready: Callable[[], None],
+    *,
+    foreground: bool,
+    lifeline: int | None = None,
 ) -> None:
     """Mount and serve the sandbox of *record*; return when it is unmounted."""
     # The overlay makes files with exactly the modes that callers ask for.
     os.umask(0)
     _raise_descriptor_limit()
     places = locations.sandbox(record.name)
-    empty_directory(places.work)
-    overlay = Overlay(
-        OverlayPaths(lowers=[record.workspace], upper=places.upper, work=places.work, index=places.index),
-        hidden=_hidden(locations, record),
-        sealed=[record.mountpoint],
-    )
-    session = Session(locations, record, overlay)
-    printer = DenialPrinter(sys.stderr)
-    if foreground:
-        session.journal.told.append(printer)
-    # What was made until now lives as long as the daemon: the collector need not look at it again and again.
-    gc.freeze()
     try:
-        trio.run(_serve_until_told, session, record, ready)
+        if record.own_mountpoint:
+            make_directories(record.mountpoint)
+        _serve(locations, record, ready, foreground=foreground, lifeline=_Lifeline.of(lifeline, places))
     finally:
-        session.close()
-        printer.finish()
+        if lifeline is not None:
+            remove_lifeline(lifeline_path(places))
         if record.own_mountpoint:
             # Not when another mount took the place meanwhile, or something was put there.
             with suppress(OSError):
                 record.mountpoint.rmdir()
 
 
-async def _serve_until_told(session: Session, record: SandboxRecord, ready: Callable[[], None]) -> None:
+def _serve(
+    locations: Locations,
+    record: SandboxRecord,
+    ready: Callable[[], None],
+    *,
+    foreground: bool,
+    lifeline: "_Lifeline | None",
+) -> None:
+    places = locations.sandbox(record.name)
+    empty_directory(places.work)
+    # A sandbox that an earlier version made has none.
+    make_directories(places.baseline)
+    overlay = Overlay(
+        OverlayPaths(
+            lowers=[record.workspace],
+            upper=places.upper,
+            work=places.work,
+            index=places.index,
+            baseline=places.baseline,
+        ),
+        hidden=_hidden(locations, record),
+        sealed=[record.mountpoint],
+        watches=allowance(),
+    )
+    overlay.beside.allowed = True
+    session = Session(locations, record, overlay)
+    printer = DenialPrinter(sys.stderr)
+    if foreground:
+        session.journal.told.append(printer)
+    # What was made until now lives as long as the daemon: the collector need not look at it again and again.
+    gc.freeze()
+    gc.enable()
+    try:
+        trio.run(_serve_until_told, session, record, ready, lifeline)
+    finally:
+        session.close()
+        printer.finish()
+
+
+@dataclass(frozen=True)
+class _Lifeline:
+    """What the runs hold that the daemon serves; *path* is its name."""
+
+    reading: int
+    path: Path
+
+    @classmethod
+    def of(cls, reading: int | None, places: SandboxPlaces) -> "_Lifeline | None":
+        return None if reading is None else cls(reading, lifeline_path(places))
+
+    async def end_when_let_go(self, end: End) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self.reading)
+            if nobody_holds(self.reading, self.path):
+                log.info("nobody uses the view any more")
+                await end()
+                return
+
+
+async def _serve_until_told(
+    session: Session, record: SandboxRecord, ready: Callable[[], None], lifeline: _Lifeline | None
+) -> None:
     failure: Exception | None = None
     # Listening starts before mounting: a signal must never leave a mount behind.
     with trio.open_signal_receiver(*_ENDING) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
+
+            async def end() -> None:
+                await session.follower.finish()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(_end_on_signal, signals, end)
+            if lifeline is not None:
+                nursery.start_soon(lifeline.end_when_let_go, end)
             nursery.start_soon(
-                watch_mounts, record.workspace, record.mountpoint, session.overlay.seal_foreign
+                watch_mounts,
+                record.workspace,
+                record.mountpoint,
+                session.overlay.seal_foreign,
+                session.overlay.suspect_all,
             )
+            nursery.start_soon(session.follower.run)
             try:
                 await nursery.start(session.control.serve, session.address)
                 await serve(
@@ -95,10 +168,10 @@ def _begin(session: Session, ready: Callable[[], None]) -> None:
     ready()
 
 
-async def _cancel_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+async def _end_on_signal(signals: AsyncIterator[int], end: End) -> None:
     async for number in signals:
         log.info("told to end by %s", signal.Signals(number).name)
-        scope.cancel()
+        await end()
 
 
 def _hidden(locations: Locations, record: SandboxRecord) -> list[Path]:

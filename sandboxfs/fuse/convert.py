@@ -9,22 +9,39 @@ import errno
 import functools
 import logging
 import os
-from collections.abc import Callable, Coroutine
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import pyfuse3
 
 from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry
+from sandboxfs.overlay.later import Later
 
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-S = TypeVar("S")
 
-# Seconds the kernel may answer by itself: what only the sandbox can change, and what the host may change too.
-LASTING = 3600.0
-FLEETING = 0.5
+# Seconds the kernel may answer by itself: what the host may change unnoticed, what it may only change
+# unnoticed in ways that hardly anybody uses, and what nobody can.
+FLEETING, WATCHED, LASTING = 0.5, 60.0, 3600.0
+_SECONDS = FLEETING, WATCHED, LASTING
+
+
+DoBeside = Callable[[Callable[[], object]], Awaitable[object]]
+"""Does work while other requests are answered, and gives its result."""
+
+
+async def at_once(work: Callable[[], object]) -> object:
+    """Do work while everybody waits."""
+    return work()
+
+
+class _Serves(Protocol):
+    beside: DoBeside
+
+
+S = TypeVar("S", bound=_Serves)
 
 
 def reply(
@@ -35,7 +52,10 @@ def reply(
     @functools.wraps(handler)
     async def answered(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return handler(self, *args, **kwargs)
+            try:
+                return handler(self, *args, **kwargs)
+            except Later as later:
+                return await _answer_later(self, later, lambda: handler(self, *args, **kwargs))
         except pyfuse3.FUSEError:
             raise
         except OSError as error:
@@ -45,6 +65,18 @@ def reply(
             raise pyfuse3.FUSEError(errno.EIO) from None
 
     return answered
+
+
+async def _answer_later(serving: _Serves, later: Later, again: Callable[[], T]) -> T:
+    while True:
+        try:
+            result = await serving.beside(later.work)
+            return cast(T, result) if later.answers else again()
+        except Later as another:
+            following = another
+        finally:
+            later.over()
+        later = following
 
 
 def caller(context: pyfuse3.RequestContext) -> Caller:
@@ -70,7 +102,8 @@ def attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     if entry.guarded:
         result.entry_timeout = result.attr_timeout = 0
     else:
-        result.entry_timeout = result.attr_timeout = LASTING if entry.lasting else FLEETING
+        result.entry_timeout = _SECONDS[entry.name]
+        result.attr_timeout = _SECONDS[entry.attributes]
     return result
 
 

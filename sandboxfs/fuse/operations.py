@@ -1,14 +1,15 @@
 """One handler per FUSE operation: convert, delegate, reply. No decision is made here."""
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import pyfuse3
 from pyfuse3 import FileHandleT, FileNameT, InodeT, ModeT, RequestContext, XAttrNameT
 
 from sandboxfs.fuse import convert
-from sandboxfs.fuse.convert import attributes, caller, reply
-from sandboxfs.overlay.filesystem import Filesystem, Opened
+from sandboxfs.fuse.convert import DoBeside, at_once, attributes, caller, reply
+from sandboxfs.overlay.filesystem import Filesystem, Listing, Opened
 
 SETXATTR_ANYHOW = 0
 
@@ -20,9 +21,17 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = False
 
-    def __init__(self, filesystem: Filesystem) -> None:
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        beside: DoBeside = at_once,
+        remember: Callable[[Listing], None] = lambda _: None,
+    ) -> None:
+        """*remember* says what the kernel may do with the listing of the directory that is being opened."""
         super().__init__()
         self._fs = filesystem
+        self.beside = beside
+        self._remember = remember
 
     @reply
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
@@ -112,7 +121,8 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
-        return self._fs.read(fh, off, size)
+        # pyfuse3 takes whatever has a buffer, and is done with it before it asks again.
+        return cast(bytes, self._fs.read(fh, off, size))
 
     @reply
     def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
@@ -133,7 +143,9 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        return FileHandleT(self._fs.opendir(inode, caller(ctx)))
+        handle = self._fs.opendir(inode, caller(ctx))
+        self._remember(self._fs.listing(inode))
+        return FileHandleT(handle)
 
     @reply
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
