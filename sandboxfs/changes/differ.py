@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 # Below this many lines dividing costs more than searching, and the search is minimal.
 _SMALL = 48
+# In longer texts something occurs twice, so that it would be asked in vain whether all is in order.
+_LIKELY_IN_ORDER = 4096
 # Windows of repeated lines are looked at only where a plain search would be long.
 _REPETITIVE = 512
 _WIDEST_WINDOW = 64
@@ -42,15 +44,37 @@ def diff_lines(old: Sequence[bytes], new: Sequence[bytes]) -> list[Edit]:
     A pure insertion or deletion that could stand in several places stands in the last one.
     """
     head, tail = _common_ends(old, new, (0, len(old), 0, len(new)))
-    numbers: dict[bytes, int] = {}
-    number = numbers.setdefault
-    a = [number(line, len(numbers)) for line in old[head : len(old) - tail]]
-    b = [number(line, len(numbers)) for line in new[head : len(new) - tail]]
-    del numbers
-    edits = _Division(a, b).edits()
+    a_lines, b_lines = old[head : len(old) - tail], new[head : len(new) - tail]
+    edits = _in_order(a_lines, b_lines) if len(a_lines) + len(b_lines) <= _LIKELY_IN_ORDER else None
+    if edits is None:
+        numbers: dict[bytes, int] = {}
+        number = numbers.setdefault
+        a = [number(line, len(numbers)) for line in a_lines]
+        b = [number(line, len(numbers)) for line in b_lines]
+        del numbers
+        edits = _Division(a, b).edits()
     if head or tail:
         edits = [Edit(*(position + head for position in edit)) for edit in edits]
     return _slide_down(edits, old, new)
+
+
+def _in_order(a: Sequence[bytes], b: Sequence[bytes]) -> list[Edit] | None:
+    """Answer the usual case without a search: the lines that both sides have are in the same order.
+
+    Then none of them changed, and no answer can be better. None when it is not so.
+    """
+    common = set(a).intersection(b)
+    a_places = [place for place, line in enumerate(a) if line in common]
+    b_places = [place for place, line in enumerate(b) if line in common]
+    if len(a_places) != len(b_places) or any(a[i] != b[j] for i, j in zip(a_places, b_places, strict=True)):
+        return None
+    edits = []
+    a_done = b_done = 0
+    for i, j in [*zip(a_places, b_places, strict=True), (len(a), len(b))]:
+        if i > a_done or j > b_done:
+            edits.append(Edit(a_done, i, b_done, j))
+        a_done, b_done = i + 1, j + 1
+    return edits
 
 
 def _common_ends(a: Sequence[object], b: Sequence[object], region: Region) -> tuple[int, int]:

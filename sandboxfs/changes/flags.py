@@ -108,6 +108,8 @@ _TELLING = re.compile(
     rb"(?:password|passwd|secret|token|api[_-]?key|access_?key)[a-z0-9_-]{0,20}[\"']?[ \t]{0,4}\Z",
     re.IGNORECASE,
 )
+# Quickly looked for, and in every telling name.
+_TELLING_WORDS = (b"passw", b"secret", b"token", b"key")
 _NAME_LENGTH = 48
 _PLACEHOLDER = re.compile(rb"example|placeholder|change|your|dummy|xxxx|0000|1234567", re.IGNORECASE)
 _RANDOM_BITS = 3.7
@@ -122,16 +124,16 @@ def flags(path: bytes, old: Look | None, new: Look | None, root: bytes | None = 
     """
     if new is None:
         return []
-    found = {
-        Flag.EXECUTABLE: _can_run(new) and not (old and _can_run(old)),
-        Flag.OUTSIDE: stat.S_ISLNK(new.mode) and _leaves(path, new.target, root),
-        Flag.RUNS: not stat.S_ISDIR(new.mode) and _runs(path, old, new),
-        Flag.LARGE: stat.S_ISREG(new.mode) and new.size > LARGE,
-        Flag.SECRET: stat.S_ISREG(new.mode) and _tells_secret(path, old, new),
-        Flag.SETUID: bool(_special_bits(new) & ~(_special_bits(old) if old else 0)),
-        Flag.DEVICE: stat.S_ISCHR(new.mode) or stat.S_ISBLK(new.mode),
-    }
-    return [flag for flag, raised in found.items() if raised]
+    found = (
+        (Flag.EXECUTABLE, _can_run(new) and not (old and _can_run(old))),
+        (Flag.OUTSIDE, stat.S_ISLNK(new.mode) and _leaves(path, new.target, root)),
+        (Flag.RUNS, not stat.S_ISDIR(new.mode) and _runs(path, old, new)),
+        (Flag.LARGE, stat.S_ISREG(new.mode) and new.size > LARGE),
+        (Flag.SECRET, stat.S_ISREG(new.mode) and _tells_secret(path, old, new)),
+        (Flag.SETUID, _special_bits(new) & ~(_special_bits(old) if old else 0)),
+        (Flag.DEVICE, stat.S_ISCHR(new.mode) or stat.S_ISBLK(new.mode)),
+    )
+    return [flag for flag, raised in found if raised]
 
 
 def _can_run(look: Look) -> bool:
@@ -208,6 +210,9 @@ def _secrets(text: bytes) -> set[bytes]:
     for word, pattern in _TOKENS:
         if word in text:
             found.update(pattern.findall(text))
+    lowered = text.lower()
+    if not any(word in lowered for word in _TELLING_WORDS):
+        return found
     for value in _VALUE.finditer(text):
         if _looks_random(value[1]) and _TELLING.search(
             text[max(0, value.start() - _NAME_LENGTH) : value.start()]

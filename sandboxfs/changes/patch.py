@@ -11,7 +11,7 @@ letters in valid UTF-8 are kept.
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sandboxfs.changes.binary import binary_patch, blob_id
@@ -84,6 +84,17 @@ def patch(change: Change, context: int = 3, *, binary: bool = False) -> bytes:
     return _one(old, new, context, binary)
 
 
+def differing(change: Change) -> bytes:
+    """Say of *change* no more than that the content differs: for content that is not known."""
+    old, new = _sides(replace(change, old=b"", new=b""))
+    if not old.mode and not new.mode:
+        return b""
+    header = _mode_lines(old, new) + ([] if old.path == new.path else _rename_lines(old, new, [])[1:])
+    first = b"diff --git %s %s" % (quote_name(old.path, b"a/"), quote_name(new.path, b"b/"))
+    last = b"Binary files %s and %s differ" % (old.label(b"a/"), new.label(b"b/"))
+    return b"\n".join([first, *header, last, b""])
+
+
 def change_hunks(change: Change, context: int = 3) -> list[Hunk]:
     """Return the hunks of *change*: none where either side is binary, or where its type changed."""
     old, new = _sides(change)
@@ -94,8 +105,8 @@ def change_hunks(change: Change, context: int = 3) -> list[Hunk]:
 
 def contents(change: Change) -> tuple[bytes, bytes]:
     """Return the old and the new bytes of *change*; both are empty where they are not read."""
-    old, new = _sides(change)
-    return old.data, new.data
+    old_mode, new_mode = _git_mode(change.old_mode), _git_mode(change.new_mode)
+    return _contents(change, old_mode, new_mode)
 
 
 def quote_name(name: bytes, prefix: bytes = b"") -> bytes:
@@ -122,13 +133,17 @@ def _quoted_byte(byte: int, highest: int) -> bytes:
 
 def _sides(change: Change) -> tuple[_Side, _Side]:
     old_mode, new_mode = _git_mode(change.old_mode), _git_mode(change.new_mode)
-    # What did not change need not be read, however large it is.
-    same = change.kind is Kind.MODE or change.old is change.new
-    unread = same and stat.S_ISREG(old_mode) and stat.S_ISREG(new_mode)
-    old = b"" if unread or not old_mode else _read(change.old)
-    new = b"" if unread or not new_mode else _read(change.new)
+    old, new = _contents(change, old_mode, new_mode)
     old_path = change.path if change.old_path is None else change.old_path
     return _Side(old_path, old_mode, old), _Side(change.path, new_mode, new)
+
+
+def _contents(change: Change, old_mode: int, new_mode: int) -> tuple[bytes, bytes]:
+    # What did not change need not be read, however large it is.
+    same = change.kind is Kind.MODE or change.old is change.new
+    if same and stat.S_ISREG(old_mode) and stat.S_ISREG(new_mode):
+        return b"", b""
+    return _read(change.old) if old_mode else b"", _read(change.new) if new_mode else b""
 
 
 def _apart(old: _Side, new: _Side) -> bool:

@@ -86,9 +86,9 @@ def scattered(lines: list[bytes], edits: int, seed: int) -> list[bytes]:
 def test_twenty_megabytes_with_a_thousand_edits_take_seconds_and_find_about_those() -> None:
     lines = [b"line %d of a text that is long enough\n" % (number // 2) for number in range(500_000)]
     new = scattered(lines, 1_000, 1)
-    began = time.perf_counter()
+    began = time.process_time()
     edits = diff_lines(lines, new)
-    assert time.perf_counter() - began < 6, "generous: the target is 3 s on a quiet machine"
+    assert time.process_time() - began < 6, "generous: the target is 3 s on a quiet machine"
     assert patched(lines, new, edits) == new
     assert size(edits) < 3_500
 

@@ -1,0 +1,100 @@
+"""How are changes applied to the workspace?
+
+The workspace first, all or nothing; then they leave the upper, where the view shows the same from below.
+"""
+
+import os
+from collections.abc import Callable
+
+from sandboxfs.changes.engine import Progress, Transaction
+from sandboxfs.changes.leaving import Leaving
+from sandboxfs.changes.plan import Plan
+from sandboxfs.changes.records import COMMIT, About, Record
+from sandboxfs.changes.replacing import replacement
+from sandboxfs.changes.site import Result, Site, finish, settle_plan
+from sandboxfs.changes.steps import Moved
+from sandboxfs.changes.summary import without_implied
+from sandboxfs.changes.wishing import INDEX, UPPER, Item, Wishing
+from sandboxfs.layers.settlement import Operation, Rebase
+from sandboxfs.paths import quoted
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+def commit(
+    site: Site,
+    plan: Plan,
+    *,
+    message: str | None = None,
+    progress: Progress = no_progress,
+    between: Callable[[], None] = lambda: None,
+) -> Result:
+    """Do what *plan* says; `Surprise` or OSError when it cannot be done, and then nothing is.
+
+    *between* is called when everything is staged and nothing is changed.
+    """
+    changes = tuple((finding.path, finding.kind.value) for finding in without_implied(plan.findings))
+    record = site.records.new(About.now(COMMIT, changes, message))
+    transaction = Transaction(
+        site.workspace, record, {UPPER: site.upper, INDEX: site.index}, progress=progress
+    )
+    try:
+        wishing = Wishing(plan.survey, plan.items, plan.mounts)
+        transaction.prepare(wishing.wishes, _times(plan))
+        operations = _operations(plan, transaction, wishing, record)
+        between()
+        conflicts = [os.fsdecode(one.path) for one in plan.findings if one.conflict is not None]
+        transaction.apply(settle_plan(record.number, operations) | {"conflicts": conflicts})
+    except BaseException as error:
+        give_up(site, record, transaction, error)
+        raise
+    with record:
+        return finish(site, record)
+
+
+def give_up(site: Site, record: Record, transaction: Transaction, error: BaseException) -> None:
+    """Take back what was not applied; what is in the way of that is noted on the *error* that led to it."""
+    if record.has("applied"):
+        record.close()
+        error.add_note("the workspace is done; the next commit, discard or undo finishes the rest")
+        return
+    transaction.take_back()
+    for kept in transaction.kept:
+        where = "" if kept.name is None else f"; what it had is in commits/{record.number}/pre"
+        error.add_note(f"left alone: {quoted(kept.path)}, which changed meanwhile{where}")
+    if transaction.kept:
+        record.close()
+    else:
+        site.records.remove(record)
+
+
+def _times(plan: Plan) -> Callable[[bytes], tuple[int, int] | None]:
+    """Directories in which names change get the times that the view shows for them."""
+    upper = plan.survey.view.upper
+
+    def times(path: bytes) -> tuple[int, int] | None:
+        directory = upper.get(path)
+        return None if directory is None else (directory.status.st_atime_ns, directory.status.st_mtime_ns)
+
+    return times
+
+
+def _operations(plan: Plan, transaction: Transaction, wishing: Wishing, record: Record) -> list[Operation]:
+    partly = [item.finding for item in plan.items if not item.whole]
+    copies = [twin for found in wishing.twins.values() for twin in found]
+    applied = Leaving(plan.survey, plan.findings, transaction.originals)
+    operations = applied.applied(partly, copies)
+    operations += Leaving(plan.survey, plan.drops, besides=plan.findings).dropped()
+    for number, item in enumerate(plan.marks):
+        operations += _marked(plan, item, b"mark-%d" % number, wishing.moved, record)
+    return operations
+
+
+def _marked(plan: Plan, item: Item, name: bytes, moved: Moved, record: Record) -> list[Operation]:
+    """Have a text with conflict markers take the place of the sandbox's, starting from the workspace's."""
+    if item.content is None:
+        return []
+    put = replacement(plan.survey, record, item.finding, item.content, name)
+    return [*put, Rebase(item.finding.path, moved(item.finding.lower_path))]
