@@ -5,9 +5,9 @@ noted with a number before it is asked for and after it was answered, so that a 
 was in force for all of an operation: whatever it did wholly between the two was decided by that rule alone.
 """
 
+import ctypes
 import json
 import os
-import struct
 import subprocess
 import sys
 import time
@@ -106,13 +106,11 @@ class Board:
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(8))
         with path.open("r+b") as file:
-            self._memory = mmap(file.fileno(), 0)
+            # Written at once: struct.pack_into clears the bytes first, and a worker would see a 0.
+            self._number = ctypes.c_uint64.from_buffer(mmap(file.fileno(), 0))
 
     def show(self, number: int) -> None:
-        struct.pack_into("Q", self._memory, 0, number)
-
-    def close(self) -> None:
-        self._memory.close()
+        self._number.value = number
 
 
 def memory_of(pid: int) -> int:
@@ -174,7 +172,6 @@ def test_a_thousand_flips_under_load_decide_rightly_and_leave_nothing_behind(
         for worker in workers:
             worker.kill()
             worker.wait(60)
-        board.close()
     for report in reports:
         counts, wrong = json.loads(report)
         assert wrong == [], "decided by a rule that was not in force: [verb, mode, flip, error, expected]"

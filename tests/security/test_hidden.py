@@ -6,7 +6,9 @@ import stat
 
 import pytest
 
+from tests.security.conftest import Guarded
 from tests.support.claims import fails_with, upper_names
+from tests.support.dirstream import DirStream
 from tests.support.guarded import MakeArea, SharedGuardedMount
 from tests.support.mounted import run
 from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, renameat2
@@ -27,6 +29,23 @@ def test_a_long_listing_that_is_read_in_pieces_skips_hidden_names_and_no_other(a
     names = [f"{'hidden' if number % 3 else 'seen'}-{number:04}" for number in range(900)]
     made = area(dict.fromkeys(names, "x"))
     assert sorted(os.listdir(made.view)) == [name for name in names if name.startswith("seen")]
+
+
+def test_a_listing_that_was_read_before_does_not_tell_what_is_hidden_since(guarded: Guarded) -> None:
+    mount = guarded({"dir/one": "1", "dir/two": "2"})
+    folder = mount.root / "dir"
+    for _ in range(2):
+        assert sorted(os.listdir(folder)) == ["one", "two"]
+    with DirStream(folder) as stream:
+        assert len(list(stream.rest())) == 4
+        mount.allow("dir/one", "hide")
+        assert os.listdir(folder) == ["two"]
+        stream.rewind()
+        assert sorted(entry.name for entry in stream.rest()) == [b".", b"..", b"two"]
+        mount.allow("dir/one", "rw")
+        assert sorted(os.listdir(folder)) == ["one", "two"]
+        stream.rewind()
+        assert len(list(stream.rest())) == 4
 
 
 @pytest.mark.parametrize("name", ["hidden", "hidden-dir", "hidden-link", "hidden-absent"])
@@ -160,3 +179,20 @@ def test_the_list_of_changes_does_not_tell_hidden_names(
     shared_mount.allow(f"{made.view.name}/dir/unlucky-name", "hide")
     assert "unlucky-name" not in os.listdir(made.view / "dir")
     assert "unlucky-name" not in (shared_mount.root / ".sandboxfs" / "changes").read_text()
+
+
+def test_making_something_where_a_directory_is_hidden_tells_nothing_of_its_being_a_directory(
+    area: MakeArea,
+) -> None:
+    made = area({"vanish/x": "x", "file": "f"})
+    path = os.fspath(made.view / "vanish")
+    for attempt in (
+        lambda: os.open(path, os.O_CREAT | os.O_WRONLY),
+        lambda: os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY),
+        lambda: os.mkdir(path),
+        lambda: os.mkfifo(path),
+        lambda: os.symlink("file", path),
+        lambda: os.link(made.view / "file", path),
+    ):
+        with fails_with(errno.EACCES):
+            attempt()

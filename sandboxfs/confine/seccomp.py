@@ -1,0 +1,210 @@
+"""Which system calls are refused to a confined program?
+
+A filter for the kernel, written by hand because the rules are few. It keeps a program from typing into its
+terminal (TIOCSTI) and from pasting there (TIOCLINUX); from the user's kernel keys, which no namespace keeps
+apart; and from parts of the kernel that hardly a program needs and that have been a way around confinement:
+new user namespaces, io_uring, bpf, performance counters. It can refuse sockets too, except pairs, where
+nothing else keeps a program from the network and from the sockets of other programs.
+"""
+
+import errno
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_TIOCSTI = 0x5412
+_TIOCLINUX = 0x541C
+_CLONE_NEWUSER = 0x10000000
+# Numbers with this bit are of x32, a second way to say every call of x86_64.
+_X32 = 0x40000000
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+
+# Where struct seccomp_data has the call's number, the architecture, and the lower half of each argument. Only
+# that half is looked at: the kernel itself looks at no more of what is compared here.
+_NUMBER, _ARCHITECTURE = 0, 4
+_ARGUMENTS = 16
+
+_AF_UNIX, _AF_NETLINK = 1, 16
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The numbers of the calls that matter on one architecture; None where it has no such call."""
+
+    architecture: int
+    ioctl: int
+    clone: int
+    clone3: int
+    unshare: int
+    socket: int
+    socketcall: int | None
+    # Refused whatever the arguments.
+    unneeded: tuple[int, ...]
+
+
+# clone's flags are its first argument on all of these.
+_X86_64 = _Calls(
+    0xC000003E,
+    ioctl=16,
+    clone=56,
+    clone3=435,
+    unshare=272,
+    socket=41,
+    socketcall=None,
+    # keyctl add_key request_key bpf perf_event_open userfaultfd io_uring_setup
+    unneeded=(250, 248, 249, 321, 298, 323, 425),
+)
+_I386 = _Calls(
+    0x40000003,
+    ioctl=54,
+    clone=120,
+    clone3=435,
+    unshare=310,
+    socket=359,
+    socketcall=102,
+    unneeded=(288, 286, 287, 357, 336, 374, 425),
+)
+_AARCH64 = _Calls(
+    0xC00000B7,
+    ioctl=29,
+    clone=220,
+    clone3=435,
+    unshare=97,
+    socket=198,
+    socketcall=None,
+    unneeded=(219, 217, 218, 280, 241, 282, 425),
+)
+_ARM = _Calls(
+    0x40000028,
+    ioctl=54,
+    clone=120,
+    clone3=435,
+    unshare=337,
+    socket=281,
+    socketcall=None,
+    unneeded=(311, 309, 310, 386, 364, 388, 425),
+)
+# machine -> what a process there can speak
+_MACHINES = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64, _ARM)}
+
+
+def known(machine: str) -> bool:
+    """Say whether there is a filter for *machine*, as `os.uname` calls it."""
+    return machine in _MACHINES
+
+
+def build_filter(machine: str, *, local: bool = True, internet: bool = True) -> bytes:
+    """Return the filter for *machine*, in the form that seccomp(2) and `bwrap --seccomp` take.
+
+    Without *local*, sockets to programs of this machine are refused; without *internet*, all others.
+    """
+    program = _Program()
+    for calls in _MACHINES[machine]:
+        _add_architecture(program, calls, local=local, internet=internet)
+    # Of another architecture than those known: nothing it asks for is understood.
+    program.refuse(errno.ENOSYS)
+    return program.assemble()
+
+
+def _add_architecture(program: "_Program", calls: _Calls, *, local: bool, internet: bool) -> None:
+    program.load(_ARCHITECTURE)
+    skip = program.unless_equal(calls.architecture)
+    program.load(_NUMBER)
+    if calls is _X86_64:
+        other = program.unless(_AT_LEAST, _X32)
+        program.refuse(errno.ENOSYS)
+        program.land(other)
+    for number in calls.unneeded:
+        _refuse_call(program, number, errno.EPERM)
+    # Its flags are in memory, where a filter cannot look; the C library then uses clone.
+    _refuse_call(program, calls.clone3, errno.ENOSYS)
+    for number in (calls.clone, calls.unshare):
+        _refuse_flag(program, number, _CLONE_NEWUSER)
+    _refuse_ioctls(program, calls.ioctl)
+    if not (local and internet):
+        _refuse_sockets(program, calls.socket, local=local, internet=internet)
+        if calls.socketcall is not None:
+            # Its arguments are in memory as well.
+            _refuse_call(program, calls.socketcall, errno.EPERM)
+    program.allow()
+    program.land(skip)
+
+
+def _refuse_call(program: "_Program", number: int, error: int) -> None:
+    skip = program.unless_equal(number)
+    program.refuse(error)
+    program.land(skip)
+
+
+def _refuse_flag(program: "_Program", number: int, flag: int) -> None:
+    skip = program.unless_equal(number)
+    program.load(_ARGUMENTS)
+    clear = program.unless(_ANY_BIT, flag)
+    program.refuse(errno.EPERM)
+    program.land(clear)
+    program.allow()
+    program.land(skip)
+
+
+def _refuse_ioctls(program: "_Program", number: int) -> None:
+    skip = program.unless_equal(number)
+    program.load(_ARGUMENTS + 8)
+    for request in (_TIOCSTI, _TIOCLINUX):
+        _refuse_call(program, request, errno.EPERM)
+    program.allow()
+    program.land(skip)
+
+
+def _refuse_sockets(program: "_Program", number: int, *, local: bool, internet: bool) -> None:
+    skip = program.unless_equal(number)
+    program.load(_ARGUMENTS)
+    if not local:
+        _refuse_call(program, _AF_UNIX, errno.EACCES)
+    if not internet:
+        # Netlink asks the kernel, of which addresses this machine has and the like.
+        for kept in (_AF_UNIX, _AF_NETLINK):
+            other = program.unless_equal(kept)
+            program.allow()
+            program.land(other)
+        program.refuse(errno.EACCES)
+    program.allow()
+    program.land(skip)
+
+
+class _Program:
+    """Instructions of the classic Berkeley packet filter, whose jumps only go forwards."""
+
+    def __init__(self) -> None:
+        self._code: list[tuple[int, int, int, int]] = []
+
+    def load(self, offset: int) -> None:
+        self._code.append((_LOAD, 0, 0, offset))
+
+    def unless_equal(self, value: int) -> int:
+        """Go on when what was loaded is *value*; otherwise jump to where the result is landed."""
+        return self.unless(_EQUAL, value)
+
+    def unless(self, test: int, value: int) -> int:
+        self._code.append((test, 0, 0, value))
+        return len(self._code) - 1
+
+    def land(self, jump: int) -> None:
+        code, _, _, value = self._code[jump]
+        self._code[jump] = code, 0, len(self._code) - jump - 1, value
+
+    def refuse(self, error: int) -> None:
+        self._code.append((_RETURN, 0, 0, _ERRNO | error))
+
+    def allow(self) -> None:
+        self._code.append((_RETURN, 0, 0, _ALLOW))
+
+    def assemble(self) -> bytes:
+        return b"".join(self._instructions())
+
+    def _instructions(self) -> Iterator[bytes]:
+        for code, true, false, value in self._code:
+            # A jump has eight bits; a filter that outgrew them must not be cut off silently.
+            yield struct.pack("=HBBI", code, true, false, value)

@@ -1,0 +1,563 @@
+"""What a hostile program tries from inside a run. Prints, as JSON, what came of each attempt.
+
+Runs inside, with nothing but the standard library. An attempt that the kernel refuses raises; one that finds
+nothing to attack says so by raising `Nothing`; one that returns believes that it got out, and says how. What
+it changed or not is judged from outside as well: every attempt that writes leaves a file named after itself.
+"""
+
+import ctypes
+import errno
+import fcntl
+import glob
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+ATTACKS: dict[str, Callable[[], object]] = {}
+HOST: dict[str, str] = {}
+INHERITED: list[str] = []
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Nothing(Exception):
+    """There was nothing to attack."""
+
+
+def attack(function: Callable[[], object]) -> Callable[[], object]:
+    ATTACKS[function.__name__] = function
+    return function
+
+
+def check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def plant(directory: str, name: str) -> str:
+    """Leave a file in *directory*, which is thought to be the real workspace."""
+    path = os.path.join(directory, f"escaped-{name}")
+    with open(path, "w") as file:
+        file.write("out")
+    return path
+
+
+def first(attempts: Sequence[Callable[[], object]]) -> object:
+    """The first attempt that does not fail; else what the last one raised."""
+    failure: Exception = Nothing()
+    for attempt in attempts:
+        try:
+            return attempt()
+        except (OSError, Nothing) as error:
+            failure = error
+    raise failure
+
+
+def others() -> list[str]:
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]
+
+
+# Around the view
+
+
+@attack
+def write_the_workspace_by_its_own_path() -> object:
+    return plant(HOST["workspace"], "own-path")
+
+
+@attack
+def write_a_place_beside_the_workspace() -> object:
+    return plant(HOST["outside"], "beside")
+
+
+@attack
+def read_a_file_beside_the_workspace() -> object:
+    with open(HOST["outside"] + "/secret") as file:
+        return file.read()
+
+
+@attack
+def truncate_a_file_beside_the_workspace() -> object:
+    os.truncate(HOST["outside"] + "/secret", 0)
+    return "done"
+
+
+@attack
+def reach_the_host_through_proc_root() -> object:
+    return first([partial(plant, f"/proc/{pid}/root{HOST['outside']}", "proc-root") for pid in others()])
+
+
+@attack
+def reach_the_host_through_proc_cwd() -> object:
+    def look(pid: str) -> object:
+        os.stat(f"/proc/{pid}/cwd/..")
+        return plant(f"/proc/{pid}/cwd/{os.path.relpath(HOST['outside'], '/')}", "proc-cwd")
+
+    return first([partial(look, pid) for pid in others()])
+
+
+@attack
+def reach_the_host_through_proc_fd() -> object:
+    def look(pid: str) -> object:
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+            if target.startswith((HOST["outside"], HOST["state"], HOST["real"])):
+                return target
+        raise Nothing
+
+    return first([partial(look, pid) for pid in others()])
+
+
+@attack
+def use_an_inherited_descriptor() -> object:
+    if not INHERITED:
+        raise Nothing
+    return INHERITED
+
+
+@attack
+def write_standard_input_back() -> object:
+    descriptor = os.open("/proc/self/fd/0", os.O_RDWR)
+    os.write(descriptor, b"overwritten")
+    os.stat("/proc/self/fd/0")
+    if not os.readlink("/proc/self/fd/0").startswith("/"):
+        raise Nothing
+    return os.readlink("/proc/self/fd/0")
+
+
+@attack
+def follow_a_symlink_made_inside() -> object:
+    os.symlink(HOST["outside"], "way-out")
+    return plant("way-out", "symlink")
+
+
+@attack
+def follow_a_symlink_of_the_workspace() -> object:
+    return plant("link-outside", "old-symlink")
+
+
+@attack
+def make_a_hard_link_to_the_host() -> object:
+    os.link(HOST["outside"] + "/secret", "hard")
+    with open("hard", "a") as file:
+        file.write("escaped")
+    return "linked"
+
+
+@attack
+def rename_a_file_of_the_host_into_the_view() -> object:
+    os.rename(HOST["outside"] + "/secret", "taken")
+    return "done"
+
+
+@attack
+def open_a_file_by_its_handle() -> object:
+    # struct file_handle with the inode number of the root of most filesystems.
+    handle = (ctypes.c_uint * 8)(8, 1, 2, 0)
+    mount = os.open("/usr", os.O_RDONLY)
+    return check(libc.open_by_handle_at(mount, handle, os.O_RDONLY))
+
+
+# Mounts and namespaces
+
+
+@attack
+def make_a_user_namespace() -> object:
+    check(libc.unshare(0x10000000 | 0x00020000))
+    return "made one"
+
+
+@attack
+def make_a_user_namespace_through_a_tool() -> object:
+    subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "true"], check=True, capture_output=True
+    )
+    return "made one"
+
+
+@attack
+def bind_mount_over_the_view() -> object:
+    return check(libc.mount(b"/etc", os.fsencode(os.getcwd()), None, 4096, None))
+
+
+@attack
+def remount_the_system_writable() -> object:
+    return check(libc.mount(None, b"/usr", None, 32 | 4096, None))
+
+
+@attack
+def unmount_the_view() -> object:
+    return check(libc.umount2(os.fsencode(HOST["workspace"]), 2))
+
+
+@attack
+def mount_a_filesystem() -> object:
+    return check(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None))
+
+
+@attack
+def open_the_fuse_device() -> object:
+    return os.open("/dev/fuse", os.O_RDWR)
+
+
+@attack
+def make_a_device() -> object:
+    os.mknod("disk", 0o600 | 0o060000, os.makedev(259, 0))
+    return os.open("disk", os.O_RDONLY)
+
+
+@attack
+def enter_the_namespaces_of_another_process() -> object:
+    def enter(pid: str) -> int:
+        return check(libc.setns(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY), 0))
+
+    return first([partial(enter, pid) for pid in others()])
+
+
+@attack
+def change_the_root_directory() -> object:
+    os.chroot(os.getcwd())
+    return "done"
+
+
+# Other processes
+
+
+@attack
+def signal_the_daemon() -> object:
+    os.kill(int(HOST["daemon"]), 0)
+    return "done"
+
+
+@attack
+def signal_the_command() -> object:
+    os.kill(int(HOST["command"]), 0)
+    return "done"
+
+
+@attack
+def signal_everybody() -> object:
+    return first([partial(os.kill, int(pid), 0) for pid in others() if int(pid) not in (1, os.getppid())])
+
+
+@attack
+def trace_the_daemon() -> object:
+    return check(libc.ptrace(16, int(HOST["daemon"]), None, None))
+
+
+@attack
+def trace_process_1() -> object:
+    return check(libc.ptrace(16, 1, None, None))
+
+
+@attack
+def read_the_memory_of_the_daemon() -> object:
+    return os.open(f"/proc/{HOST['daemon']}/mem", os.O_RDONLY)
+
+
+@attack
+def read_the_environment_of_the_daemon() -> object:
+    with open(f"/proc/{HOST['daemon']}/environ") as file:
+        return file.read()
+
+
+@attack
+def see_the_processes_of_the_host() -> object:
+    with open(f"/proc/{HOST['test']}/cmdline") as file:
+        return file.read()
+
+
+# The control plane and the state
+
+
+def connect(address: str | bytes) -> object:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        return "connected"
+
+
+@attack
+def connect_to_the_control_socket() -> object:
+    return connect(HOST["control"])
+
+
+@attack
+def connect_to_the_control_socket_through_its_link() -> object:
+    return connect(os.path.join(HOST["state"], "sandboxes", HOST["name"], "control"))
+
+
+@attack
+def connect_to_an_abstract_socket() -> object:
+    return connect(b"\0" + os.fsencode(HOST["abstract"]))
+
+
+@attack
+def read_the_state_directory() -> object:
+    return os.listdir(os.path.join(HOST["state"], "sandboxes"))
+
+
+@attack
+def write_the_state_directory() -> object:
+    return plant(os.path.join(HOST["state"], "sandboxes", HOST["name"]), "state")
+
+
+@attack
+def write_the_upper_directory() -> object:
+    return plant(os.path.join(HOST["state"], "sandboxes", HOST["name"], "roots/0/upper"), "upper")
+
+
+@attack
+def write_the_configuration() -> object:
+    with open(HOST["config"], "a") as file:
+        file.write("# escaped")
+    return "wrote it"
+
+
+@attack
+def read_the_configuration() -> object:
+    with open(HOST["config"]) as file:
+        return file.read()
+
+
+# The kernel
+
+
+@attack
+def write_a_setting_of_the_kernel() -> object:
+    return os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)
+
+
+@attack
+def write_any_setting_of_the_kernel() -> object:
+    def try_it(path: str) -> str:
+        os.close(os.open(path, os.O_WRONLY))
+        return path
+
+    found = glob.glob("/proc/sys/**/*", recursive=True) + glob.glob("/proc/[a-z]*")
+    return first([partial(try_it, path) for path in found if os.path.isfile(path) and "/self" not in path])
+
+
+@attack
+def write_to_sysfs() -> object:
+    return first(
+        [partial(os.open, path, os.O_WRONLY) for path in glob.glob("/sys/kernel/**", recursive=True)]
+    )
+
+
+@attack
+def write_to_a_control_group() -> object:
+    return first([partial(plant, path, "cgroup") for path in glob.glob("/sys/fs/cgroup/*")])
+
+
+@attack
+def use_the_kernel_keyring() -> object:
+    return check(libc.syscall(250 if os.uname().machine == "x86_64" else 219, 0, -3, 0))
+
+
+@attack
+def use_io_uring() -> object:
+    return check(libc.syscall(425, 1, ctypes.create_string_buffer(256)))
+
+
+@attack
+def have_privileges() -> object:
+    with open("/proc/self/status") as file:
+        status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+    held = [name for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb") if int(status[name], 16)]
+    if os.getuid() != 0 and held == ["CapBnd"]:
+        # What a privileged program might still have, if there could be one.
+        held.clear()
+    if status["NoNewPrivs"] == "1" and not held:
+        raise PermissionError(errno.EPERM, "no new privileges, and none")
+    return status["NoNewPrivs"], held
+
+
+@attack
+def become_another_user_through_a_setuid_program() -> object:
+    """`su` and its kind show by their effective user whether the kernel honoured the bit."""
+    programs = [
+        path for path in glob.glob("/usr/bin/*") if os.path.isfile(path) and os.stat(path).st_mode & 0o4000
+    ]
+    if not programs or os.getuid() == 0:
+        raise Nothing
+    process = subprocess.Popen([programs[0]], stdin=subprocess.PIPE, stdout=-3, stderr=-3)
+    try:
+        with open(f"/proc/{process.pid}/status") as file:
+            users = next(line for line in file if line.startswith("Uid:")).split()[1:]
+    finally:
+        process.kill()
+        process.wait()
+    if set(users) == {str(os.getuid())}:
+        raise PermissionError(errno.EPERM, "not honoured")
+    return users
+
+
+# Sockets and networks
+
+
+@attack
+def connect_to_a_socket_of_the_session() -> object:
+    return connect(HOST["session"])
+
+
+@attack
+def find_the_sockets_of_services() -> object:
+    known = (
+        "/run/docker.sock",
+        "/var/run/docker.sock",
+        "/run/dbus/system_bus_socket",
+        "/run/systemd/private",
+    )
+    found = [
+        path
+        for path in (*known, *glob.glob("/run/user/*"), *glob.glob("/tmp/.X11-unix/*"))
+        if os.path.exists(path)
+    ]
+    return first([partial(connect, path) for path in found])
+
+
+@attack
+def reach_the_loopback_of_the_host() -> object:
+    with socket.create_connection(("127.0.0.1", int(HOST["port"])), timeout=2):
+        return "connected"
+
+
+@attack
+def send_a_datagram_to_the_host() -> object:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"out", ("127.0.0.1", int(HOST["datagrams"])))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        # Refused at the second attempt when nobody listened to the first.
+        sender.connect(("127.0.0.1", int(HOST["datagrams"])))
+        sender.send(b"out")
+        sender.settimeout(0.2)
+        sender.recv(1)
+    return "answered"
+
+
+@attack
+def reach_the_outside() -> object:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        # Connecting a datagram socket asks for a route and sends nothing.
+        sender.connect(("192.0.2.1", 9))
+        return sender.getsockname()
+
+
+@attack
+def open_a_raw_socket() -> object:
+    return socket.socket(socket.AF_PACKET, socket.SOCK_RAW).fileno()
+
+
+# Secrets
+
+
+@attack
+def read_a_key_in_the_home() -> object:
+    with open(HOST["home"] + "/.ssh/id_ed25519") as file:
+        return file.read()
+
+
+@attack
+def write_a_start_up_file_in_the_home() -> object:
+    with open(HOST["home"] + "/.bashrc", "a") as file:
+        file.write("escaped")
+    return "wrote it"
+
+
+@attack
+def read_a_secret_variable() -> object:
+    return os.environ["TEST_API_TOKEN"]
+
+
+@attack
+def read_passwords_of_the_machine() -> object:
+    with open("/etc/shadow") as file:
+        return len(file.read())
+
+
+@attack
+def change_a_system_directory() -> object:
+    return first([partial(plant, top, "system") for top in ("/", "/usr", "/etc", "/opt", "/usr/local/bin")])
+
+
+# What a kernel interface can change without opening anything
+
+
+@attack
+def change_the_mode_of_a_file_of_the_host() -> object:
+    os.chmod(HOST["outside"] + "/mode", 0o777)
+    return "done"
+
+
+@attack
+def change_the_times_of_a_file_of_the_host() -> object:
+    os.utime(HOST["outside"] + "/times", (1, 1))
+    return "done"
+
+
+@attack
+def set_an_attribute_of_a_file_of_the_host() -> object:
+    os.setxattr(HOST["outside"] + "/attribute", "user.escaped", b"1")
+    return "done"
+
+
+@attack
+def see_whether_a_file_of_the_host_exists() -> object:
+    return os.stat(HOST["outside"] + "/secret").st_size
+
+
+@attack
+def lock_a_file_of_the_host() -> object:
+    descriptor = os.open(HOST["outside"] + "/secret", os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return "done"
+
+
+def attempt(function: Callable[[], object]) -> str:
+    """Try it in a process of its own: some attempts leave their process in no state for the next."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        os.write(writing, outcome(function).encode(errors="replace")[:4000])
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as told:
+        result = told.read().decode()
+    os.waitpid(pid, 0)
+    return result or "broken: it said nothing"
+
+
+def outcome(function: Callable[[], object]) -> str:
+    signal.alarm(10)
+    try:
+        result = function()
+    except Nothing:
+        return "nothing to attack"
+    except (OSError, KeyError, subprocess.SubprocessError) as error:
+        return f"refused: {error}"
+    except BaseException as error:
+        return f"broken: {error!r}"
+    return f"escaped: {result!r}"
+
+
+if __name__ == "__main__":
+    for descriptor in os.listdir("/proc/self/fd"):
+        # Without the one that lists them.
+        if int(descriptor) > 2 and os.path.exists(f"/proc/self/fd/{descriptor}"):
+            INHERITED.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    with open("host.json") as given:
+        HOST.update(json.load(given))
+    # The test writes it into the workspace once it knows who serves us, and the view follows.
+    while not os.path.exists("pids"):
+        time.sleep(0.02)
+    with open("pids") as pids:
+        HOST["daemon"], HOST["command"] = pids.read().split()
+    json.dump({name: attempt(function) for name, function in ATTACKS.items()}, sys.stdout)

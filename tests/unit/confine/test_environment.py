@@ -1,0 +1,73 @@
+"""Which variables reach a confined program?"""
+
+import pytest
+
+from sandboxfs.confine.environment import environment_for, is_secret, parse_assignment
+from sandboxfs.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "GITHUB_TOKEN",
+            "ANTHROPIC_API_KEY",
+            "OPENAI_API_KEY",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_ACCESS_KEY_ID",
+        ),
+        *("PGPASSWORD", "MYSQL_PWD", "DB_PASS", "DATABASE_URL", "REDIS_URL", "SENTRY_DSN", "NPM_TOKEN"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "SECRET", "my_secret", "npm_config__authToken", "GH_PAT"),
+        "AZURE_STORAGE_CONNECTION_STRING",
+    ],
+)
+def test_a_secret_is_told_by_its_name(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "HOME", "PWD", "OLDPWD", "TERM", "LANG", "KEYMAP", "TOKENIZERS_PARALLELISM", "PASSENGER"),
+        *("SSH_ASKPASS", "GIT_CONFIG_KEY_0", "AWS_PROFILE", "AWS_REGION", "MONKEY", "COMPASS", "PATTERN"),
+    ],
+)
+def test_what_is_no_secret_is_passed_on(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_secrets_are_withheld_unless_named() -> None:
+    host = {"A_TOKEN": "1", "B_TOKEN": "2", "PLAIN": "3"}
+    made = environment_for(host, [("B_TOKEN", None)], {}, clear=False)
+    assert made.variables == {"B_TOKEN": "2", "PLAIN": "3"}
+    assert made.withheld == ("A_TOKEN",)
+
+
+def test_what_sandboxfs_sets_wins_over_everything() -> None:
+    host = {"SANDBOXFS": "0", "SANDBOXFS_STATE_DIR": "/state"}
+    made = environment_for(host, [("SANDBOXFS", "2")], {"SANDBOXFS": "1"}, clear=False)
+    assert made.variables == {"SANDBOXFS": "1"}
+
+
+def test_sockets_of_the_session_are_not_passed_on_and_no_secret() -> None:
+    made = environment_for({"SSH_AUTH_SOCK": "/x", "DISPLAY": ":0"}, [], {}, clear=False)
+    assert made.variables == {}
+    assert made.withheld == ()
+
+
+def test_clearing_keeps_what_every_program_needs() -> None:
+    made = environment_for({"PATH": "/bin", "LC_ALL": "C", "EDITOR": "vi"}, [("X", "1")], {}, clear=True)
+    assert made.variables == {"PATH": "/bin", "LC_ALL": "C", "X": "1"}
+
+
+def test_assignments_are_read() -> None:
+    assert parse_assignment("A") == ("A", None)
+    assert parse_assignment("A=") == ("A", "")
+    assert parse_assignment("A=b=c") == ("A", "b=c")
+    with pytest.raises(UsageError, match="expected NAME"):
+        parse_assignment("=b")
+
+
+def test_naming_a_variable_that_is_not_there_is_a_mistake() -> None:
+    with pytest.raises(UsageError, match="no such variable"):
+        environment_for({}, [("MISSING", None)], {}, clear=False)

@@ -1,0 +1,51 @@
+"""Which places of a home are hidden?"""
+
+from pathlib import Path
+
+from sandboxfs.confine.home import SECRET_PLACES, home_directory, secret_rules
+from sandboxfs.policy.decide import decide
+from sandboxfs.policy.model import Mode, Policy
+
+
+def hidden(policy: Policy, path: str, root: Path) -> bool:
+    return decide(policy, path, root=str(root)).mode is Mode.HIDE
+
+
+def test_every_secret_place_is_hidden_with_what_is_in_it(tmp_path: Path) -> None:
+    policy = Policy(secret_rules(tmp_path, tmp_path))
+    for place in SECRET_PLACES:
+        assert hidden(policy, place, tmp_path)
+        assert hidden(policy, f"{place}/inner", tmp_path)
+    for place in (
+        ".bashrc",
+        ".config/git/config",
+        ".gitconfig",
+        ".sshrc",
+        "projects/.ssh.txt",
+        ".claude.json",
+    ):
+        assert not hidden(policy, place, tmp_path)
+
+
+def test_they_are_hidden_in_a_workspace_around_the_home(tmp_path: Path) -> None:
+    policy = Policy(secret_rules(tmp_path / "home/u", tmp_path))
+    assert hidden(policy, "home/u/.ssh/id", tmp_path)
+    assert not hidden(policy, ".ssh/id", tmp_path)
+
+
+def test_a_workspace_inside_the_home_has_none_of_them(tmp_path: Path) -> None:
+    assert secret_rules(tmp_path, tmp_path / "projects") == ()
+
+
+def test_a_secret_place_that_is_a_link_is_hidden_with_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles/aws").mkdir(parents=True)
+    (tmp_path / ".aws").symlink_to("dotfiles/aws")
+    policy = Policy(secret_rules(tmp_path, tmp_path))
+    assert hidden(policy, ".aws", tmp_path)
+    assert hidden(policy, "dotfiles/aws/credentials", tmp_path)
+
+
+def test_the_home_is_that_of_the_environment_or_of_the_user(tmp_path: Path) -> None:
+    assert home_directory({"HOME": str(tmp_path)}) == tmp_path
+    assert home_directory({"HOME": "relative"}).is_absolute()
+    assert home_directory({}).is_absolute()

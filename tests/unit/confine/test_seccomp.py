@@ -1,0 +1,92 @@
+"""Does the seccomp filter refuse what it should, and nothing else? The filter is run here, step by step."""
+
+import errno
+import struct
+
+import pytest
+
+from sandboxfs.confine.seccomp import build_filter, known
+
+ALLOWED = "allowed"
+X86_64, I386, AARCH64, ARM = 0xC000003E, 0x40000003, 0xC00000B7, 0x40000028
+NEW_USER_NAMESPACE, SIGCHLD = 0x10000000, 17
+TIOCSTI, TCGETS = 0x5412, 0x5401
+UNIX, INTERNET, NETLINK = 1, 2, 16
+
+
+def verdict(program: bytes, architecture: int, number: int, *arguments: int) -> str:
+    """What the kernel would do with a call, by the rules of the classic Berkeley packet filter."""
+    data = struct.pack("=IIQ6Q", number, architecture, 0, *[*arguments, *[0] * 6][:6])
+    code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    accumulator, at = 0, 0
+    while True:
+        operation, if_true, if_false, value = code[at]
+        at += 1
+        match operation:
+            case 0x20:
+                accumulator = struct.unpack_from("=I", data, value)[0]
+            case 0x15:
+                at += if_true if accumulator == value else if_false
+            case 0x35:
+                at += if_true if accumulator >= value else if_false
+            case 0x45:
+                at += if_true if accumulator & value else if_false
+            case 0x06:
+                return ALLOWED if value == 0x7FFF0000 else errno.errorcode[value & 0xFFFF]
+            case _:
+                raise AssertionError(f"unknown operation {operation:#x}")
+
+
+CALLS = {
+    # architecture: machine, ioctl, clone, unshare, socket, read
+    X86_64: ("x86_64", 16, 56, 272, 41, 0),
+    I386: ("x86_64", 54, 120, 310, 359, 3),
+    AARCH64: ("aarch64", 29, 220, 97, 198, 63),
+    ARM: ("aarch64", 54, 120, 337, 281, 3),
+}
+
+
+@pytest.mark.parametrize("architecture", CALLS)
+def test_typing_into_a_terminal_is_refused_and_using_it_is_not(architecture: int) -> None:
+    machine, ioctl, *_ = CALLS[architecture]
+    program = build_filter(machine)
+    assert verdict(program, architecture, ioctl, 0, TIOCSTI) == "EPERM"
+    assert verdict(program, architecture, ioctl, 0, TIOCSTI | 1 << 32) == "EPERM"
+    assert verdict(program, architecture, ioctl, 0, TCGETS) == ALLOWED
+
+
+@pytest.mark.parametrize("architecture", CALLS)
+def test_new_user_namespaces_are_refused_and_processes_are_not(architecture: int) -> None:
+    machine, _, clone, unshare, *_ = CALLS[architecture]
+    program = build_filter(machine)
+    for call in (clone, unshare):
+        assert verdict(program, architecture, call, NEW_USER_NAMESPACE | SIGCHLD) == "EPERM"
+        assert verdict(program, architecture, call, SIGCHLD) == ALLOWED
+    assert verdict(program, architecture, 435) == "ENOSYS"
+
+
+@pytest.mark.parametrize("architecture", CALLS)
+@pytest.mark.parametrize(
+    ("local", "internet", "refused"),
+    [(True, True, set()), (False, True, {UNIX}), (True, False, {INTERNET}), (False, False, {UNIX, INTERNET})],
+)
+def test_sockets_are_refused_as_asked(
+    architecture: int, local: bool, internet: bool, refused: set[int]
+) -> None:
+    machine, *_, socket, read = CALLS[architecture]
+    program = build_filter(machine, local=local, internet=internet)
+    for family in (UNIX, INTERNET, NETLINK):
+        expected = "EACCES" if family in refused else ALLOWED
+        assert verdict(program, architecture, socket, family) == expected
+    assert verdict(program, architecture, read) == ALLOWED
+
+
+def test_the_second_way_to_call_the_kernel_of_x86_64_is_closed() -> None:
+    assert verdict(build_filter("x86_64"), X86_64, 0x40000000 | 16, 0, TCGETS) == "ENOSYS"
+
+
+def test_an_unknown_architecture_is_refused_everything() -> None:
+    assert verdict(build_filter("x86_64"), AARCH64, 63) == "ENOSYS"
+    assert known("x86_64")
+    assert known("aarch64")
+    assert not known("pdp11")
