@@ -1,8 +1,6 @@
 """Run the command line: `python -m sandboxfs VERB …`."""
 
-import sys
-
-from sandboxfs.cli.main import main
+from sandboxfs.cli.main import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

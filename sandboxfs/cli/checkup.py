@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sandboxfs.confine import choice
 from sandboxfs.control import machine
 from sandboxfs.control.launch import daemon_environment
 from sandboxfs.errors import MountFailed
@@ -23,11 +24,6 @@ from sandboxfs.state.locations import CONFIG_VARIABLE, STATE_VARIABLE, Locations
 
 Level = Literal["ok", "note", "fail"]
 
-_USER_NAMESPACES = (
-    "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 "
-    "(those that exist, as root); in a container: docker run --security-opt seccomp=unconfined "
-    "--security-opt apparmor=unconfined"
-)
 _ELSEWHERE = f"set {STATE_VARIABLE} to a directory that you can write to, on ext4, xfs, btrfs or tmpfs"
 
 
@@ -55,8 +51,7 @@ def examine(locations: Locations) -> Iterator[Result]:
             yield from _state_directory(locations)
         finally:
             remove_directories(made)
-    yield _bubblewrap()
-    yield _user_namespaces()
+    yield from _confinement()
 
 
 def _device() -> Result:
@@ -144,26 +139,25 @@ def _use(workspace: Path, view: Path) -> str | None:
     return None
 
 
-def _bubblewrap() -> Result:
-    program = shutil.which("bwrap")
-    if program is None:
-        return Result("bubblewrap", "note", "there is no bwrap on the PATH", "apt install bubblewrap")
-    done = _run(
-        [program, "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
-    )
-    if done.returncode != 0:
-        return Result("bubblewrap", "note", f"cannot confine: {_complaint(done)}", _USER_NAMESPACES)
-    return Result("bubblewrap", "ok", "ran a program in a user namespace of its own")
-
-
-def _user_namespaces() -> Result:
-    program = shutil.which("unshare")
-    if program is None:
-        return Result("user namespaces", "note", "there is no unshare on the PATH", "apt install util-linux")
-    done = _run([program, "--user", "--map-root-user", "--mount", "true"])
-    if done.returncode != 0:
-        return Result("user namespaces", "note", f"refused: {_complaint(done)}", _USER_NAMESPACES)
-    return Result("user namespaces", "ok", "can be made")
+def _confinement() -> Iterator[Result]:
+    """Try what keeps a program in, as `run` does, and say which one it uses here and why."""
+    wrapped, locked = choice.try_bubblewrap(), choice.try_landlock()
+    if wrapped.problem is None:
+        yield Result("bubblewrap", "ok", "ran a program in namespaces of its own")
+    else:
+        yield Result("bubblewrap", "note", f"cannot confine: {wrapped.problem}", wrapped.mend)
+    if locked.problem is None:
+        yield Result("Landlock", "ok", f"version {locked.abi} of the kernel's interface")
+    else:
+        yield Result("Landlock", "note", f"cannot confine: {locked.problem}", locked.mend)
+    if wrapped.problem is None:
+        yield Result("run", "ok", "confines with bubblewrap")
+    elif locked.problem is None:
+        yield Result(
+            "run", "note", "confines with Landlock, which is weaker, because bubblewrap cannot be used"
+        )
+    else:
+        yield Result("run", "note", "cannot confine; only --confine none can be used", wrapped.mend)
 
 
 def _run(command: list[str], environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,8 @@ from sandboxfs.cli import output
 from sandboxfs.cli.checking import is_project_file, problems
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
 from sandboxfs.cli.places import current_directory, user_path
-from sandboxfs.cli.resolving import PolicyRequest, Resolved, read_config, resolve
+from sandboxfs.cli.policy_request import PolicyRequest
+from sandboxfs.cli.resolving import Resolved, read_config, resolve
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.errors import NoSuchSandbox, UsageError
 from sandboxfs.paths import make_directories, quoted

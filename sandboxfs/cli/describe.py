@@ -3,11 +3,20 @@
 The short form is what both have in common; programs may rely on its keys.
 """
 
+from dataclasses import dataclass
 from datetime import UTC
 
 from sandboxfs.cli.live import InForce, Live
 from sandboxfs.control.sandboxes import Sandbox
 from sandboxfs.state.tree import TreeSize
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How many changes there are, and how many of them are in conflict with the workspace."""
+
+    count: int
+    conflicts: int
 
 
 def created(sandbox: Sandbox) -> str:
@@ -29,7 +38,9 @@ def short_description(sandbox: Sandbox) -> dict[str, object]:
     }
 
 
-def full_description(sandbox: Sandbox, upper: TreeSize, live: Live) -> dict[str, object]:
+def full_description(
+    sandbox: Sandbox, upper: TreeSize, live: Live, changes: Changes | None
+) -> dict[str, object]:
     """Describe *sandbox*, whose upper layer has the size *upper* and whose policy is that of *live*."""
     policy = live.policy
     return short_description(sandbox) | {
@@ -37,8 +48,8 @@ def full_description(sandbox: Sandbox, upper: TreeSize, live: Live) -> dict[str,
         "enabled": policy.enabled,
         "rules": [rule.as_json() for rule in policy.rules],
         "counters": live.counters,
-        "changes": None,
-        "conflicts": 0,
+        "changes": None if changes is None else changes.count,
+        "conflicts": None if changes is None else changes.conflicts,
         "answering": live.answering,
         "read_only": sandbox.record.read_only,
         "allow_other": sandbox.record.allow_other,

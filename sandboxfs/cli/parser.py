@@ -5,10 +5,20 @@ abbreviations, and every verb's help ends with its examples and its exit status.
 """
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from sandboxfs.errors import EXIT_BUG, EXIT_INTERRUPTED, SandboxError, UsageError
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # argparse would import what it takes to find the width, at every start.
+    try:
+        width = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+    except (OSError, ValueError):
+        width = 80
+    return argparse.RawDescriptionHelpFormatter(prog, width=(width or 80) - 2)
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,7 +29,7 @@ class Parser(argparse.ArgumentParser):
             prog=program,
             description=description,
             epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_formatter,
             allow_abbrev=False,
         )
 
@@ -33,16 +43,23 @@ def verb_parser(
     examples: Sequence[str],
     errors: Sequence[type[SandboxError]],
     endings: Mapping[int, str] | None = None,
+    *,
+    passes_status: bool = False,
 ) -> Parser:
-    """Make the parser of *verb*, which may end with any of *errors* and with *endings* of its own."""
-    kinds: list[type[SandboxError]] = [UsageError, *errors]
-    statuses = {0: "done", EXIT_INTERRUPTED: "interrupted", EXIT_BUG: "a bug in sandboxfs"}
+    """Make the parser of *verb*, which may end with any of *errors* and with *endings* of its own.
+
+    One that *passes_status* of another program on has no statuses of ours but those, and no `--json` either.
+    """
+    kinds: list[type[SandboxError]] = [] if passes_status else [UsageError, *errors]
+    statuses = {0: "done", EXIT_INTERRUPTED: "interrupted"}
+    statuses |= {} if passes_status else {EXIT_BUG: "a bug in sandboxfs"}
     statuses |= {kind.exit_code: kind.meaning for kind in kinds}
     statuses |= endings or {}
     lines = ["examples:", *(f"  {example}" for example in examples), "", "exit status:"]
     lines += [f"  {code:3}  {meaning}" for code, meaning in sorted(statuses.items())]
     parser = Parser(f"sandboxfs {verb}", description, "\n".join(lines))
-    parser.add_argument("--json", action="store_true", help="write the result, and any error, as JSON")
+    if not passes_status:
+        parser.add_argument("--json", action="store_true", help="write the result, and any error, as JSON")
     return parser
 
 

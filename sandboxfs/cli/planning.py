@@ -13,14 +13,16 @@ from pathlib import Path
 
 from sandboxfs.cli.mountpoints import check_mountpoint
 from sandboxfs.cli.places import user_path
-from sandboxfs.cli.resolving import PolicyRequest, Resolved, read_config, resolve
+from sandboxfs.cli.policy_request import PolicyRequest
+from sandboxfs.cli.resolving import Resolved, read_config, resolve
 from sandboxfs.control import machine
 from sandboxfs.control.mounts import Mount, MountTable
 from sandboxfs.control.sandboxes import Sandbox, observe
 from sandboxfs.errors import MountFailed, SandboxBusy, UsageError
 from sandboxfs.paths import nearest_existing, quoted
-from sandboxfs.policy.config import WORKSPACE_VARIABLE, UserConfig
+from sandboxfs.policy.config import WORKSPACE_VARIABLE, Allow, UserConfig
 from sandboxfs.state.locations import Locations
+from sandboxfs.state.lock import holder
 from sandboxfs.state.record import SandboxRecord
 from sandboxfs.state.store import Store, check_name, name_from
 
@@ -29,7 +31,11 @@ STATE_HINT = "choose another place with SANDBOXFS_STATE_DIR"
 
 @dataclass(frozen=True)
 class MountRequest:
-    """What the user asked for; None where nothing was said."""
+    """What the user asked for; None where nothing was said.
+
+    With *beside*, a sandbox that is in use is left alone and another one found or made; with *new*, none is
+    resumed.
+    """
 
     workspace: str | None = None
     mountpoint: str | None = None
@@ -39,19 +45,23 @@ class MountRequest:
     mkdir: bool = False
     config: str | None = None
     policy: PolicyRequest = field(default_factory=PolicyRequest)
+    beside: bool = False
+    new: bool = False
 
 
 @dataclass(frozen=True)
 class MountPlan:
     """What to do: *previous* is the record of a sandbox to resume, *stale* a dead mount to take away.
 
-    *warnings* are about a policy that may not be meant as it is written.
+    *warnings* are about a policy that may not be meant as it is written; *roots* are the places outside the
+    workspace that it allows.
     """
 
     record: SandboxRecord
     previous: SandboxRecord | None
     stale: Mount | None
     warnings: tuple[str, ...] = ()
+    roots: tuple[Allow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
         refuse_if_held(observe(store, previous, table))
     stale = check_mountpoint(store, record, table, mkdir=request.mkdir)
     _check_machine(request)
-    return MountPlan(record, previous, stale, resolved.warnings)
+    return MountPlan(record, previous, stale, resolved.warnings, resolved.roots)
 
 
 def refuse_if_held(sandbox: Sandbox) -> None:
@@ -170,6 +180,8 @@ def _previous(
                 hint="choose another --name",
             )
         return named
+    if request.new:
+        return None
     # A sandbox that cannot be read may be the very one that is meant.
     family = re.compile(re.escape(name_from(workspace.name)) + r"(-\d+)?")
     for name in store.names():
@@ -177,7 +189,9 @@ def _previous(
             store.load(name)
     for record in store.readable():
         wanted = mountpoint or store.locations.default_mountpoint(record.name)
-        if record.workspace == workspace and record.mountpoint == wanted:
+        if record.workspace == workspace and record.mountpoint == wanted and record.companion_of is None:
+            if request.beside and holder(store.places(record.name).lock) is not None:
+                continue
             return record
     return None
 

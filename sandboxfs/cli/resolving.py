@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandboxfs.cli.places import current_directory, inside, user_path
+from sandboxfs.cli.policy_request import PolicyRequest
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
@@ -32,23 +33,15 @@ _MODES = tuple(mode.value for mode in Mode)
 
 
 @dataclass(frozen=True)
-class PolicyRequest:
-    """What the command line says about policy; None or empty where it says nothing."""
-
-    mode: str | None = None
-    preset: str | None = None
-    rules: tuple[str, ...] = ()
-    allows: tuple[str, ...] = ()
-    symlinks: str | None = None
-    log_level: str | None = None
-
-
-@dataclass(frozen=True)
 class Resolved:
-    """The settings of a mount, and one line for each thing in them that may not be meant."""
+    """The settings of a mount, and one line for each thing in them that may not be meant.
+
+    *roots* are the places outside the workspace that are allowed, where that was asked for.
+    """
 
     settings: Settings
     warnings: tuple[str, ...] = ()
+    roots: tuple[Allow, ...] = ()
 
 
 def read_config(default: Path, given: str | None) -> UserConfig:
@@ -72,8 +65,9 @@ def resolve(
 ) -> Resolved:
     """Put the policy of *workspace* together; *environment* is empty unless it chose the workspace."""
     config = config.overridden_by(environment)
+    config = replace(config, rules=(*config.rules, *request.more))
     rules = tuple(map(parse_rule, request.rules))
-    allows = tuple(_allow(text, workspace, mountpoint) for text in request.allows)
+    allows = tuple(_allow(text, workspace, mountpoint, roots=request.roots) for text in request.allows)
     project = read_project_rules(workspace)
     assembled = assemble(
         str(workspace),
@@ -85,7 +79,8 @@ def resolve(
         mode=None if request.mode is None else Mode(request.mode),
     )
     strangers = [rule for rule in assembled.policy.rules if not can_match_in(rule, str(workspace))]
-    _refuse_strangers(strangers, workspace)
+    if not request.shared:
+        _refuse_strangers(strangers, workspace)
     settings = Settings(
         assembled.policy,
         config.symlinks if request.symlinks is None else Symlinks(request.symlinks),
@@ -93,20 +88,21 @@ def resolve(
         if request.log_level is None
         else replace(config.audit, level=AuditLevel(request.log_level)),
     )
-    return Resolved(settings, tuple(_warnings(assembled, strangers, typed=bool(rules or allows))))
+    warnings = _warnings(assembled, strangers, typed=bool(rules or allows), roots=request.roots)
+    return Resolved(settings, tuple(warnings), assembled.roots if request.roots else ())
 
 
-def _warnings(assembled: Assembled, strangers: list[Rule], *, typed: bool) -> Iterator[str]:
+def _warnings(assembled: Assembled, strangers: list[Rule], *, typed: bool, roots: bool) -> Iterator[str]:
     if typed and not assembled.policy.enabled:
         yield "rules are off: --rule and --allow are not enforced until 'sandboxfs enable'"
     yield from assembled.warnings
     for rule in strangers:
         if rule.source.kind is Kind.PROJECT:
             yield f"{rule.source}: rule {quoted(str(rule))} names nothing in the workspace"
-    for allow in assembled.roots:
+    for allow in () if roots else assembled.roots:
         yield (
             f"{allow.source}: {quoted(allow.path)} is not in the workspace and is left out; "
-            "other roots come with a later version"
+            "'sandboxfs run' serves other places as well"
         )
 
 
@@ -121,8 +117,14 @@ def _refuse_strangers(strangers: list[Rule], workspace: Path) -> None:
             )
 
 
-def _allow(text: str, workspace: Path, mountpoint: Path | None) -> Allow:
-    """Read `PATH[:MODE]`, as `--allow` takes it."""
+def outside_allows(texts: tuple[str, ...], workspace: Path, mountpoint: Path) -> list[Allow]:
+    """Read what `--allow` says, and return those that name a place outside of *workspace*."""
+    read = [_allow(text, workspace, mountpoint, roots=True) for text in texts]
+    return [allow for allow in read if not Path(allow.path).is_relative_to(workspace)]
+
+
+def _allow(text: str, workspace: Path, mountpoint: Path | None, *, roots: bool) -> Allow:
+    """Read `PATH[:MODE]`, as `--allow` takes it; with *roots* a path outside the workspace is fine."""
     path, colon, word = text.rpartition(":")
     mode = Mode.RW
     if colon and word in _MODES:
@@ -132,9 +134,12 @@ def _allow(text: str, workspace: Path, mountpoint: Path | None) -> Allow:
     if not path:
         raise UsageError(f"--allow {quoted(text)}: expected PATH or PATH:MODE")
     place = inside(path, workspace, mountpoint, current_directory(), MountTable.read())
-    if place is None:
+    source = Source(Kind.COMMAND_LINE, "--allow")
+    if place is not None:
+        return Allow(str(workspace / place), mode, source)
+    if not roots:
         raise UsageError(
             f"--allow {quoted(text)}: not in the workspace {quoted(workspace)}; "
-            "other roots come with a later version"
+            "'sandboxfs run' serves other places as well"
         )
-    return Allow(str(workspace / place), mode, Source(Kind.COMMAND_LINE, "--allow"))
+    return Allow(str(user_path(path)), mode, source)

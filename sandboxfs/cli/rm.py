@@ -43,7 +43,9 @@ def parser() -> Parser:
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
     store = Store(Locations.from_environment())
-    names = list(dict.fromkeys(arguments.names))
+    names = list(
+        dict.fromkeys(name for given in arguments.names for name in (given, *_companions(store, given)))
+    )
     # All are checked before the first is removed.
     records = {name: _check(store, name, force=arguments.force) for name in names}
     for name, record in records.items():
@@ -54,6 +56,11 @@ def run(words: list[str]) -> int:
     if arguments.json:
         output.document({"removed": names})
     return 0
+
+
+def _companions(store: Store, name: str) -> list[str]:
+    """The sandboxes that serve nothing but directories beside the one called *name*."""
+    return [record.name for record in store.readable() if record.companion_of == name]
 
 
 def _check(store: Store, name: str, *, force: bool) -> SandboxRecord | None:

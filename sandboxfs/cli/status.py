@@ -5,20 +5,26 @@ What only its daemon knows is asked of it, for a short while; a daemon that does
 
 import argparse
 
+from sandboxfs.changes.scan import scan
+from sandboxfs.changes.summary import without_implied
 from sandboxfs.cli import output
-from sandboxfs.cli.describe import created, effective_mode, full_description
+from sandboxfs.cli.describe import Changes, created, effective_mode, full_description
 from sandboxfs.cli.live import InForce, Live, look, selected
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
+from sandboxfs.cli.reviewing import reviewed
 from sandboxfs.cli.rules import show_rules
 from sandboxfs.control.sandboxes import Sandbox
-from sandboxfs.errors import NoSuchSandbox
+from sandboxfs.errors import NoSuchSandbox, UsageError
 from sandboxfs.policy.model import Kind
+from sandboxfs.state.record import SandboxRecord
+from sandboxfs.state.store import Store
 from sandboxfs.state.tree import measure_tree
 
 DESCRIPTION = """\
-Show one sandbox: its workspace, its state, who serves it, how much it holds, the policy
-in force with how often each rule decided, and what was counted in this session. Never
-waits for a mount; a daemon that is hung is asked for two seconds at most."""
+Show one sandbox: its workspace, its state, who serves it, how much it holds and has
+changed, the policy in force with how often each rule decided, and what was counted in
+this session. Never waits for a mount; a daemon that is hung is asked for two seconds at
+most."""
 
 PATIENCE = 2.0
 
@@ -41,8 +47,9 @@ def run(words: list[str]) -> int:
     store, sandbox = selected(arguments.sandbox)
     live = look(store, sandbox, PATIENCE)
     upper = measure_tree(store.places(sandbox.name).upper)
+    changes = _count_changes(store, sandbox.record)
     if arguments.json:
-        output.document(full_description(sandbox, upper, live))
+        output.document(full_description(sandbox, upper, live, changes))
         return 0
     at_least = "" if upper.complete else "at least "
     lines = {
@@ -53,6 +60,7 @@ def run(words: list[str]) -> int:
         "mode": _mode(sandbox, live.policy),
         "created": created(sandbox),
         "upper": f"{at_least}{output.human_size(upper.size)} in {upper.entries} entries",
+        "changes": _changes(changes),
     }
     if live.counters:
         lines["session"] = ", ".join(f"{word} {count}" for word, count in live.counters.items())
@@ -64,6 +72,24 @@ def run(words: list[str]) -> int:
     if live.problem is not None:
         output.note(f"note: {live.problem}; the rules are those of the last mount")
     return 0
+
+
+def _count_changes(store: Store, record: SandboxRecord) -> Changes | None:
+    """Count the changes as `diff` shows them; None when the workspace or the sandbox cannot be read."""
+    try:
+        with reviewed(store, record) as layers:
+            found = without_implied(scan(layers))
+    except UsageError:
+        return None
+    return Changes(len(found), sum(finding.conflict is not None for finding in found))
+
+
+def _changes(changes: Changes | None) -> str:
+    if changes is None:
+        return "not known: the workspace cannot be read"
+    if not changes.conflicts:
+        return f"{changes.count:,}"
+    return f"{changes.count:,}, {changes.conflicts:,} in conflict with the workspace"
 
 
 def _mode(sandbox: Sandbox, policy: InForce) -> str:

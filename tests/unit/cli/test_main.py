@@ -12,8 +12,10 @@ import pytest
 
 from sandboxfs import __version__
 from sandboxfs.cli import main as command_line
+from sandboxfs.cli import run
 from sandboxfs.cli.main import VERBS, main
 from sandboxfs.cli.parser import Parser
+from sandboxfs.control.advance import Waiting
 from sandboxfs.errors import SandboxError, error_from_json
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +45,11 @@ def test_the_help_of_a_verb_has_examples_and_exit_status(
     assert main([verb, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"\n  sandboxfs {verb}" in shown
-    assert re.search(r"exit status:\n    0  done\n(    1  .+\n)?    2  ", shown)
+    if verb in ("run", "shell"):
+        # They pass the status of a program on.
+        assert re.search(r"exit status:\n    0  COMMAND's own .+\n    1  .+\n  125  ", shown)
+    else:
+        assert re.search(r"exit status:\n    0  done\n(    1  .+\n)?    2  ", shown)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -160,7 +166,10 @@ def test_an_interruption_ends_with_130(
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_imports_what_only_a_daemon_needs(verb: str) -> None:
-    script = f"import sys, sandboxfs.cli.{verb}; print([m for m in ('trio', 'pyfuse3') if m in sys.modules])"
+    script = (
+        f"import importlib, sys; importlib.import_module('sandboxfs.cli.{verb}');"
+        "print([m for m in ('trio', 'pyfuse3') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
@@ -177,3 +186,61 @@ def test_every_error_has_a_row_in_the_table_of_the_cli_document() -> None:
     text = (ROOT / "docs" / "cli.md").read_text()
     for kind in SandboxError.__subclasses__():
         assert f"| {kind.exit_code} | `{kind.code}` | {kind.meaning} |" in text
+
+
+def imported_by(code: str) -> set[str]:
+    """What a Python that executes *code* has imported in the end."""
+    code += "; import sys; sys.stderr.write(' '.join(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(ended.stderr.split())
+
+
+def test_the_version_is_told_without_importing_any_verb() -> None:
+    loaded = imported_by("from sandboxfs.cli.main import main; main(['--version'])")
+    assert not loaded & {"argparse", "dataclasses", "pathlib", "sandboxfs.cli.parser"}
+
+
+def test_a_run_imports_little_before_it_has_started_its_daemon() -> None:
+    loaded = imported_by("import sandboxfs.cli.main, sandboxfs.cli.run")
+    assert not loaded & {"argparse", "dataclasses", "subprocess", "tomllib", "trio"}
+
+
+def test_a_run_that_joins_another_imports_nothing_that_is_for_starting_one() -> None:
+    loaded = imported_by("import sandboxfs.cli.run_command")
+    assert not loaded & {
+        "hashlib",
+        "shutil",
+        "subprocess",
+        "sandboxfs.cli.concluding",
+        "sandboxfs.cli.planning",
+        "sandboxfs.cli.starting",
+        "sandboxfs.control.launch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "needed"),
+    [
+        (["--", "ls", "-s"], "run", True),
+        (["ls"], "run", True),
+        ([], "shell", True),
+        ([], "run", False),
+        (["--help"], "run", False),
+        (["-s", "app", "--", "ls"], "run", False),
+        (["--quiet", "--sandbox=app", "--", "ls"], "run", False),
+        (["--quiet", "-s", "app"], "shell", False),
+    ],
+)
+def test_a_daemon_is_started_at_once_where_it_looks_as_if_one_is_needed(
+    words: list[str], verb: str, needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    def start() -> Waiting:
+        started.append(verb)
+        raise OSError
+
+    monkeypatch.setattr(Waiting, "start", start)
+    monkeypatch.setattr(run, "_reported", lambda words, verb, waiting: 0)
+    run.run(words, verb)
+    assert bool(started) is needed

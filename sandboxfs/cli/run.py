@@ -1,0 +1,67 @@
+"""`sandboxfs run`: run a program that cannot change the workspace, and show what it did.
+
+Its input, output, terminal, signals and exit status are passed through. The daemon is started first of all,
+because it takes longest to begin; all else is imported meanwhile.
+"""
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from sandboxfs.control.advance import Waiting
+from sandboxfs.errors import EXIT_INTERRUPTED, SandboxError
+
+if TYPE_CHECKING:
+    from sandboxfs.cli.parser import Parser
+
+
+def parser(verb: str = "run") -> "Parser":
+    from sandboxfs.cli.run_options import parser as made
+
+    return made(verb)
+
+
+def run(words: list[str], verb: str = "run") -> int:
+    waiting = None
+    if _needs_a_daemon(words, verb):
+        # What cannot be done now fails again when it must be done, and is told then.
+        with suppress(OSError):
+            waiting = Waiting.start()
+    try:
+        return _reported(words, verb, waiting)
+    finally:
+        if waiting is not None:
+            waiting.end_if_waiting()
+
+
+def _needs_a_daemon(words: list[str], verb: str) -> bool:
+    """Guess from the look of *words*; a wrong guess costs time and nothing else."""
+    ours = words[: words.index("--")] if "--" in words else words if verb == "shell" else words[:1]
+    # A sandbox that is named may be served already.
+    named = any(word.startswith(("-s", "--sandbox", "-h", "--help")) for word in ours)
+    return not named and bool(words or verb == "shell")
+
+
+def _reported(words: list[str], verb: str, waiting: Waiting | None) -> int:
+    """Run, and tell of whatever kept the program from running or us from knowing how it ended."""
+    import signal
+
+    from sandboxfs.cli.run_command import Told, carry_out, end_by
+    from sandboxfs.cli.run_options import EXIT_FAILED
+
+    try:
+        return carry_out(words, verb, waiting)
+    except SandboxError as error:
+        print(error.as_text(as_json=False), file=sys.stderr)
+    except KeyboardInterrupt:
+        print("sandboxfs: interrupted", file=sys.stderr)
+        end_by(signal.SIGINT)
+        return EXIT_INTERRUPTED
+    except Told as ending:
+        return 128 + int(ending.args[0])
+    except Exception as error:
+        import traceback
+
+        traceback.print_exception(error)
+        print(f"sandboxfs: bug: {type(error).__name__}: {error}", file=sys.stderr)
+    return EXIT_FAILED
