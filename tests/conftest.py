@@ -61,6 +61,14 @@ def _stale_mounts_are_gone(tmp_path_factory: pytest.TempPathFactory) -> None:
     sweep_stale_mounts(tmp_path_factory.getbasetemp())
 
 
+@pytest.fixture(autouse=True)
+def _umask_of_its_own() -> Iterator[None]:
+    """Modes come out the same whoever runs the tests, and whatever a test before did."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("mount"):
         conditions.require_fuse()

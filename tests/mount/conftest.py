@@ -1,5 +1,6 @@
 """The mounts that the tests work in: one of their own, or a part of one that a module shares."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,9 +9,9 @@ from typing import Protocol
 
 import pytest
 
-from tests.support import conditions
+from tests.support import conditions, runs
 from tests.support.mount_driver import MountDriver
-from tests.support.mounted import Area, SharedMount, package_found, serving
+from tests.support.mounted import INSIDE, Area, SharedMount, package_found, serving
 from tests.support.tree import Tree, build
 
 
@@ -51,3 +52,20 @@ def area(shared_mount: SharedMount, request: pytest.FixtureRequest) -> Iterator[
     yield make
     for one in made:
         one.check_unchanged()
+
+
+@pytest.fixture(params=runs.CONFINEMENTS)
+def confinement(request: pytest.FixtureRequest) -> str:
+    """How a run is confined, in each way that there is."""
+    runs.require(str(request.param))
+    return str(request.param)
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file; the verb that it names raises, in every daemon that the test starts (see `inside`)."""
+    made = tmp_path / "order"
+    made.write_text("")
+    monkeypatch.setenv("SANDBOXFS_FAULT", str(made))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(INSIDE), os.environ["PYTHONPATH"]]))
+    return made

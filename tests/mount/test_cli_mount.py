@@ -502,7 +502,7 @@ def test_status_tells_what_programs_rely_on(workspace: Path, view: Path) -> None
         "enabled": True,
         "rules": [],
         "counters": {"reads": 0, "writes": 1, "denials": 0},
-        "changes": None,
+        "changes": 1,
         "conflicts": 0,
         "answering": True,
         "read_only": False,

@@ -16,7 +16,7 @@ import pytest
 from tests.mount.conftest import Mount
 from tests.support import conditions
 from tests.support.mount_driver import MountDriver, run_sandboxfs
-from tests.support.mounted import INSIDE, companion, eventually, run, says
+from tests.support.mounted import companion, eventually, run, says
 from tests.support.placed import kill_daemon, wait_for_end
 from tests.support.tree import Symlink, Tree
 
@@ -291,12 +291,8 @@ ASKING: dict[str, Callable[[Path], object]] = {
 
 
 def test_a_bug_in_a_handler_gives_that_caller_eio_and_a_traceback_and_the_mount_lives(
-    mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Mount, order: Path
 ) -> None:
-    order = tmp_path / "order"
-    order.write_text("")
-    monkeypatch.setenv("SANDBOXFS_FAULT", str(order))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(INSIDE), os.environ["PYTHONPATH"]]))
     sandbox = mount({"file": "text", "link": Symlink("file"), "hollow/": ""})
     for verb, action in ASKING.items():
         (sandbox.root / "file").stat()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dirstream import DirStream
+from tests.support.host_edits import overwrite, replace
 from tests.support.mounted import Area, companion, eventually, says
 from tests.support.tree import LONG_AGO, Symlink, Tree
 
@@ -39,19 +40,6 @@ def look(root: Path) -> None:
             path = os.path.join(folder, name)
             if stat.S_ISREG(os.lstat(path).st_mode):
                 Path(path).read_bytes()
-
-
-def overwrite(path: Path, data: bytes) -> None:
-    """Write in place, without truncating."""
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    os.pwrite(fd, data, 0)
-    os.close(fd)
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Save as editors do: another file takes the name."""
-    path.with_name("saving").write_bytes(data)
-    os.replace(path.with_name("saving"), path)
 
 
 def shows(path: Path, content: bytes) -> Callable[[], bool]:
@@ -263,7 +251,7 @@ def test_an_open_directory_bears_that_its_lower_becomes_another_type(area: MakeA
             (host / "dir").rmdir()
             if becomes == "a file":
                 (host / "dir").write_text("a file now")
-        assert b"inside" not in {entry.name for entry in stream.rest()}
+        eventually(lambda: b"inside" not in names_again(stream), "the name is not listed")
         with pytest.raises(FileNotFoundError):
             os.open("inside", os.O_RDWR, dir_fd=fd)
         eventually(lambda: not can_stat("inside", fd), "the name is gone")
@@ -271,6 +259,11 @@ def test_an_open_directory_bears_that_its_lower_becomes_another_type(area: MakeA
     is_so = Path.is_file if becomes == "a file" else (lambda path: not os.path.lexists(path))
     eventually(lambda: is_so(here.view / "dir"), f"the directory is {becomes}")
     assert (here.view / "steady").read_text() == "steady"
+
+
+def names_again(stream: DirStream) -> set[bytes]:
+    stream.rewind()
+    return {entry.name for entry in stream.rest()}
 
 
 def can_stat(name: str, directory: int) -> bool:

@@ -38,6 +38,7 @@ class PlacedMount(MountDriver):
         self.state = state
         self.home = state / "sandboxes" / name
         self.upper, self.work = (self.home / "roots" / "0" / part for part in ("upper", "work"))
+        self.baseline = self.home / "baseline"
         self._beside = beside
         view.mkdir(parents=True, exist_ok=True)
         self.host_changed()

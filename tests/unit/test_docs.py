@@ -1,6 +1,7 @@
 """The documents say what the code does: every verb, exit code and package is where a reader looks for it."""
 
 import importlib
+import itertools
 import pkgutil
 import re
 import subprocess
@@ -68,3 +69,20 @@ def test_every_package_is_named_in_the_architecture_document() -> None:
     for module in pkgutil.iter_modules(package.__path__):
         if module.ispkg:
             assert f"{module.name}/" in text, f"docs/architecture.md does not name {module.name}/"
+
+
+def test_every_attempt_of_the_escape_suite_is_in_the_security_document() -> None:
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    lines = (ROOT / "tests" / "security" / "inside" / "attacks.py").read_text(encoding="utf-8").splitlines()
+    attempts = [
+        line.removeprefix("def ").partition("(")[0]
+        for before, line in itertools.pairwise(lines)
+        if before == "@attack"
+    ]
+    # A star or an ellipsis stands for the rest of a name.
+    named = [
+        re.escape(word).replace(r"\*", ".*").replace("…", ".*") for word in re.findall(r"`([^`]+)`", text)
+    ]
+    assert attempts
+    for attempt in attempts:
+        assert any(re.fullmatch(pattern, attempt) for pattern in named), f"{attempt} is not in security.md"

@@ -1,0 +1,70 @@
+"""Does `sandboxfs.Sandbox` do from Python what the command line does?"""
+
+from pathlib import Path
+
+import pytest
+
+from sandboxfs import Sandbox
+from sandboxfs.errors import CommitConflict, SandboxError, UsageError
+from tests.support import runs
+from tests.support.tree import assert_same_tree, build, capture
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    return build(tmp_path / "workspace", {"file": "text\n", ".env": "secret", "dir/inner": "inner\n"})
+
+
+def test_the_example_of_the_documentation(workspace: Path) -> None:
+    before = capture(workspace)
+    with Sandbox(workspace, rules=["**/.env*=hide"]) as sandbox:
+        done = sandbox.run(
+            ["sh", "-c", "ls -A; echo more >> file; echo x > made; cat .env"], capture_output=True
+        )
+        assert done.returncode == 1
+        assert done.stdout == "dir\nfile\n"
+        assert_same_tree(capture(workspace), before, what="the workspace")
+        assert [str(change) for change in sandbox.changes()] == ["M file", "A made"]
+        assert "hidden by rule '**/.env* = hide'" in sandbox.denials()[0].sentence
+        sandbox.commit("file")
+        assert (workspace / "file").read_text() == "text\nmore\n"
+        assert [change.path for change in sandbox.changes()] == ["made"]
+        sandbox.discard()
+        assert sandbox.changes() == ()
+        sandbox.undo()
+        assert [change.path for change in sandbox.changes()] == ["made"]
+    assert not (workspace / "made").exists()
+    runs.check_nothing_left("no-such-mark")
+
+
+def test_programs_share_the_view_of_the_block_and_its_options(workspace: Path) -> None:
+    with Sandbox(workspace, env=["GIVEN=1"], network=False) as sandbox:
+        sandbox.run(["sh", "-c", "echo 1 > made"])
+        assert (sandbox.view / "made").read_text() == "1\n"
+        command = ["sh", "-c", "cat inner; cat; echo $GIVEN $MORE"]
+        done = sandbox.run(
+            command, input="in\n", env={"MORE": "2"}, cwd=workspace / "dir", capture_output=True
+        )
+        assert done.stdout == "inner\nin\n1 2\n"
+        name = sandbox.name
+    with Sandbox(workspace, name=name) as sandbox:
+        assert sandbox.run(["cat", "made"], capture_output=True).stdout == "1\n"
+
+
+def test_failures_are_told_as_errors(workspace: Path) -> None:
+    with pytest.raises(SandboxError, match="no such directory"), Sandbox(workspace / "missing"):
+        pass
+    with pytest.raises(UsageError, match="expected one of"):
+        Sandbox(workspace, home="away")
+    sandbox = Sandbox(workspace)
+    with pytest.raises(UsageError, match="not open"):
+        sandbox.changes()
+    with sandbox:
+        assert sandbox.run(["no-such-program"], capture_output=True).returncode == 127
+        sandbox.run(["sh", "-c", "echo ours > file"])
+        (workspace / "file").write_text("theirs\n")
+        with pytest.raises(CommitConflict):
+            sandbox.commit()
+    assert (workspace / "file").read_text() == "theirs\n"

@@ -1,0 +1,294 @@
+"""`commit`, `discard` and `undo` beside a mount in which programs are at work."""
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.mount.conftest import Mount
+from tests.support.dialogue import Dialogue
+from tests.support.mount_driver import MountDriver, run_sandboxfs
+from tests.support.tree import File, Snapshot, Tree, capture
+
+pytestmark = pytest.mark.mount
+
+LINES = [f"line {number}\n" for number in range(40)]
+TREE: Tree = {
+    "text": "".join(LINES),
+    "other": "other\n",
+    "src/a": "a\n",
+    "src/b": "b\n",
+    "old/x": "x\n",
+    ".git/config": "[core]\n",
+    ".git/HEAD": "ref: refs/heads/main\n",
+    "tool": File("#!/bin/sh\n", mode=0o755),
+}
+
+
+def edited(*places: int, word: str = "edited") -> str:
+    return "".join(f"{word} {at}\n" if at in places else line for at, line in enumerate(LINES))
+
+
+def review(mount: MountDriver, *words: str) -> "subprocess.CompletedProcess[str]":
+    return run_sandboxfs(words[0], "-s", "test", *words[1:], state=mount.state)
+
+
+def done(mount: MountDriver, *words: str) -> str:
+    finished = review(mount, *words)
+    assert finished.returncode == 0, finished.stderr
+    mount.host_changed()
+    return finished.stdout
+
+
+def restorable(root: Path) -> Snapshot:
+    """All that can be brought back: everything but when inodes last changed."""
+    return {path: replace(state, ctime_ns=0) for path, state in capture(root).items()}
+
+
+def names(mount: MountDriver) -> list[str]:
+    return done(mount, "diff", "--name-status").splitlines()
+
+
+def test_a_path_is_committed_with_what_it_needs_and_nothing_else(mount: Mount) -> None:
+    mounted = mount(TREE)
+    view, workspace = mounted.root, mounted.lower
+    os.rename(view / "src", view / "lib")
+    (view / "lib/a").write_text("changed\n")
+    (view / "lib/b").write_text("changed too\n")
+    (view / "new").mkdir()
+    (view / "new/file").write_text("new\n")
+    (view / "other").unlink()
+    shown = capture(view).keys()
+    done(mounted, "commit", "--yes", "-m", "first", str(view / "lib/a"), str(view / "new/file"))
+    assert (workspace / "lib/a").read_text() == "changed\n"
+    assert (workspace / "lib/b").read_text() == "b\n"
+    assert (workspace / "new/file").read_text() == "new\n"
+    assert (workspace / "other").exists()
+    assert not (workspace / "src").exists()
+    assert capture(view).keys() == shown
+    assert names(mounted) == ["M\tlib/b", "D\tother"]
+    records = json.loads(done(mounted, "undo", "--list", "--json"))["records"]
+    assert [(record["kind"], record["message"]) for record in records] == [("commit", "first")]
+
+
+def test_names_of_one_file_are_so_in_the_workspace_and_stay_so_in_the_view(
+    mount: Mount,
+) -> None:
+    mounted = mount(TREE)
+    view, workspace = mounted.root, mounted.lower
+    before = restorable(workspace)
+    os.link(view / "src/a", view / "second")
+    os.link(view / "other", view / "src/another")
+    (view / "other").write_text("changed\n")
+    done(mounted, "commit", "--yes")
+    for here in (workspace, view):
+        assert os.path.samefile(here / "src/a", here / "second")
+        assert os.path.samefile(here / "other", here / "src/another")
+        assert (here / "second").stat().st_nlink == 2
+    assert (workspace / "src/another").read_text() == "changed\n"
+    assert names(mounted) == []
+    done(mounted, "undo", "--yes")
+    assert restorable(workspace) == before
+    assert os.path.samefile(view / "src/a", view / "second")
+
+
+def test_undo_brings_the_workspace_back_with_its_times_and_the_changes_to_the_sandbox(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(3))
+    (mounted.root / "added").write_text("added\n")
+    (mounted.root / "old/x").unlink()
+    (mounted.root / "old").rmdir()
+    before, changed = restorable(mounted.lower), names(mounted)
+    done(mounted, "commit", "--yes")
+    assert names(mounted) == []
+    done(mounted, "undo", "--yes")
+    assert restorable(mounted.lower) == before
+    assert names(mounted) == changed
+    assert (mounted.root / "text").read_text() == edited(3)
+    assert not (mounted.root / "old").exists()
+
+
+def test_a_program_that_keeps_its_files_open_loses_nothing_through_commit_and_discard(mount: Mount) -> None:
+    mounted = mount(TREE)
+    log = mounted.root / "other"
+    with log.open("ab", buffering=0) as writer, log.open("rb", buffering=0) as reader:
+        numbers = {os.fstat(writer.fileno()).st_ino}
+        for turn in range(4):
+            writer.write(b"turn %d\n" % turn)
+            done(mounted, "commit", "--yes")
+            numbers |= {os.fstat(writer.fileno()).st_ino, log.stat().st_ino}
+        expected = b"other\n" + b"".join(b"turn %d\n" % turn for turn in range(4))
+        assert reader.read() == expected == (mounted.lower / "other").read_bytes()
+        assert len(numbers) == 1
+        writer.write(b"not wanted\n")
+        done(mounted, "discard", "--all", "--yes")
+        assert log.read_bytes() == expected
+        writer.write(b"after\n")
+        assert log.read_bytes() == expected + b"after\n"
+    assert (mounted.lower / "other").read_bytes() == expected
+
+
+def test_what_is_mapped_goes_on_being_shared_after_a_commit(mount: Mount) -> None:
+    mounted = mount(TREE)
+    path = mounted.root / "text"
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0:4] = b"LINE"
+        mapped.flush()
+        done(mounted, "commit", "--yes")
+        assert (mounted.lower / "text").read_bytes().startswith(b"LINE 0\n")
+        mapped[0:4] = b"MORE"
+        mapped.flush()
+        assert path.read_bytes().startswith(b"MORE 0\n")
+    assert (mounted.lower / "text").read_bytes().startswith(b"LINE 0\n")
+    assert names(mounted) == ["M\ttext"]
+
+
+def test_a_conflict_applies_nothing_and_names_every_one(mount: Mount) -> None:
+    mounted = mount(TREE)
+    for name in ("text", "other", "tool"):
+        (mounted.root / name).write_text("sandbox\n")
+    (mounted.lower / "text").write_text(edited(20, word="host"))
+    (mounted.lower / "other").unlink()
+    before = capture(mounted.lower)
+    refused = review(mounted, "commit", "--yes")
+    assert refused.returncode == 5
+    assert "'text'" in refused.stderr
+    assert "'other'" in refused.stderr
+    assert "'tool'" not in refused.stderr
+    assert capture(mounted.lower) == before
+    mounted.host_changed()
+
+
+def test_touched_times_and_edits_elsewhere_are_no_conflict(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(3))
+    (mounted.root / "old/x").unlink()
+    os.utime(mounted.lower / "text")
+    os.utime(mounted.lower / "old/x")
+    (mounted.lower / "src/a").write_text("host\n")
+    done(mounted, "commit", "--yes")
+    assert (mounted.lower / "text").read_text() == edited(3)
+    assert not (mounted.lower / "old/x").exists()
+    assert (mounted.lower / "src/a").read_text() == "host\n"
+
+
+def test_a_clean_merge_is_committed_and_an_overlap_gets_markers_in_the_view_only(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(3))
+    (mounted.root / "other").write_text("sandbox\n")
+    host = edited(30, word="host")
+    (mounted.lower / "text").write_text(host)
+    (mounted.lower / "other").write_text("host\n")
+    merged = review(mounted, "commit", "--yes", "--on-conflict", "merge")
+    assert merged.returncode == 5
+    assert "'other'" in merged.stderr
+    both = host.replace("line 3\n", "edited 3\n")
+    assert (mounted.lower / "text").read_text() == (mounted.root / "text").read_text() == both
+    assert (mounted.lower / "other").read_text() == "host\n"
+    assert (mounted.root / "other").read_text() == (
+        "<<<<<<< sandbox\nsandbox\n=======\nhost\n>>>>>>> workspace\n"
+    )
+    (mounted.root / "other").write_text("both\n")
+    done(mounted, "commit", "--yes")
+    assert (mounted.lower / "other").read_text() == "both\n"
+
+
+def test_a_directory_deleted_here_in_which_the_host_made_a_file_is_a_conflict(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "old/x").unlink()
+    (mounted.root / "old").rmdir()
+    (mounted.lower / "old/precious").write_text("precious\n")
+    assert review(mounted, "commit", "--yes").returncode == 5
+    done(mounted, "commit", "--yes", "--on-conflict", "skip")
+    assert (mounted.lower / "old/precious").read_text() == "precious\n"
+
+
+def test_git_and_special_things_stay_behind_unless_they_are_asked_for(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / ".git/HEAD").write_text("ref: refs/heads/other\n")
+    (mounted.root / "tool").chmod(0o4755)
+    refused = review(mounted, "commit", "--yes")
+    assert refused.returncode == 2
+    assert "--allow-special" in refused.stderr
+    done(mounted, "commit", "--yes", "--allow-special")
+    assert (mounted.lower / "tool").stat().st_mode & 0o7777 == 0o4755
+    assert (mounted.lower / ".git/HEAD").read_text() == "ref: refs/heads/main\n"
+    (mounted.lower / ".git/index.lock").touch()
+    assert review(mounted, "commit", "--yes", "--include-git").returncode == 4
+    (mounted.lower / ".git/index.lock").unlink()
+    done(mounted, "commit", "--yes", "--include-git")
+    assert (mounted.lower / ".git/HEAD").read_text() == "ref: refs/heads/other\n"
+
+
+def test_programs_commit_single_hunks_and_a_stale_id_is_refused(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(3, 30))
+    changes = json.loads(done(mounted, "diff", "--json"))["changes"]
+    first, second = (hunk["id"] for hunk in changes[0]["hunks"])
+    done(mounted, "commit", "--yes", "--hunk", second)
+    assert (mounted.lower / "text").read_text() == edited(30)
+    assert (mounted.root / "text").read_text() == edited(3, 30)
+    (mounted.root / "text").write_text(edited(3, 30).replace("edited 3\n", "edited again\n"))
+    before = capture(mounted.lower)
+    for name in (first, "no-such-id"):
+        refused = review(mounted, "commit", "--yes", "--hunk", name)
+        assert refused.returncode == 2
+        assert name in refused.stderr
+    assert capture(mounted.lower) == before
+
+
+def test_bad_paths_and_a_missing_person_change_nothing(mount: Mount, tmp_path: Path) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(3))
+    for words in (
+        ["commit"],
+        ["discard", "--all"],
+        ["commit", "--yes", str(mounted.root / "other")],
+        ["commit", "--yes", str(tmp_path / "elsewhere")],
+        ["discard", "--yes"],
+        ["undo", "--yes", "17"],
+    ):
+        assert review(mounted, *words).returncode == 2, words
+    planned = json.loads(done(mounted, "commit", "--dry-run", "--json"))
+    assert [change["path"] for change in planned["changes"]] == ["text"]
+    assert names(mounted) == ["M\ttext"]
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y", 0), ("n", 1), ("", 1)])
+def test_a_person_is_shown_the_plan_and_asked_once(mount: Mount, answer: str, status: int) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "tool").write_text("#!/bin/sh\nexit 1\n")
+    (mounted.root / "run").write_text("#!/bin/sh\n")
+    (mounted.root / "run").chmod(0o755)
+    environment = os.environ | {"SANDBOXFS_STATE_DIR": str(mounted.state), "NO_COLOR": "1"}
+    with Dialogue([sys.executable, "-m", "sandboxfs", "commit", "-s", "test"], environment) as talk:
+        shown = talk.answer("[y/N]", answer)
+        assert "run" in shown
+        assert "executable" in shown
+        talk.finish()
+        assert talk.process.returncode == status
+    assert (mounted.lower / "run").exists() == (status == 0)
+    mounted.host_changed()
+
+
+def test_without_a_daemon_the_same_is_done_by_the_command_itself(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(3))
+    os.rename(mounted.root / "src", mounted.root / "lib")
+    (mounted.root / "other").unlink()
+    before = restorable(mounted.lower)
+    mounted.stop()
+    done(mounted, "commit", "--yes")
+    assert (mounted.lower / "text").read_text() == edited(3)
+    assert (mounted.lower / "lib/a").exists()
+    done(mounted, "undo", "--yes")
+    assert restorable(mounted.lower) == before
+    done(mounted, "discard", "--all", "--yes")
+    assert names(mounted) == []
+    mounted.start()
+    assert (mounted.root / "src/a").read_text() == "a\n"

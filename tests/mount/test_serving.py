@@ -1,0 +1,86 @@
+"""Is the mount fair, idle when nobody asks, and right about what is not in memory?"""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from sandboxfs.control.address import control_address
+from sandboxfs.control.client import ask
+from sandboxfs.state.locations import Locations
+from tests.mount.conftest import Mount
+from tests.support.mount_driver import MountDriver
+from tests.support.mounted import companion, says
+
+pytestmark = pytest.mark.mount
+
+HAMMER = """
+import os, sys
+number = sys.argv[1]
+print("begun", flush=True)
+while True:
+    with open(f"made-{number}", "w") as file:
+        file.write("x")
+    os.stat("file")
+    os.unlink(f"made-{number}")
+    os.listdir(".")
+"""
+
+
+def processor_time(pid: int) -> float:
+    """Seconds that all threads of a process have run."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+def test_an_idle_mount_takes_less_than_half_a_percent_of_a_processor(mount: Mount) -> None:
+    view = mount({"file": "text"})
+    assert (view.root / "file").read_text() == "text"
+    time.sleep(1)
+    before, begun = processor_time(view.pid), time.monotonic()
+    time.sleep(4)
+    assert processor_time(view.pid) - before < 0.005 * (time.monotonic() - begun)
+
+
+def test_status_is_answered_while_four_processes_hammer_the_mount(mount: Mount) -> None:
+    view = mount({"file": "text"})
+    hammers = [companion(HAMMER, str(number), cwd=view.root) for number in range(4)]
+    with hammers[0] as one, hammers[1] as two, hammers[2] as three, hammers[3] as four:
+        for process in (one, two, three, four):
+            assert says(process) == "begun"
+        taken = sorted(status_takes(view) for _ in range(20))
+    # Of a machine that runs other tests as well, the median is asked only.
+    assert taken[10] < 0.5
+
+
+def status_takes(view: MountDriver) -> float:
+    locations = Locations.from_environment(os.environ | {"SANDBOXFS_STATE_DIR": str(view.state)})
+    begun = time.monotonic()
+    ask(control_address(locations, "test"), "status")
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("warm", [0, 1, 5000, 4096 * 300, 8 << 20])
+def test_a_file_reads_the_same_however_much_of_it_is_in_memory(mount: Mount, warm: int) -> None:
+    content = os.urandom(8 << 20)
+    view = mount({"file": content})
+    fd = os.open(view.lower / "file", os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(fd, warm, 0)
+    finally:
+        os.close(fd)
+    assert (view.root / "file").read_bytes() == content
+
+
+def test_a_large_file_can_be_changed_while_it_is_copied(mount: Mount) -> None:
+    content = os.urandom(32 << 20)
+    view = mount({"file": content})
+    with open(view.root / "file", "r+b") as one, open(view.root / "file", "ab") as two:
+        one.write(b"begin")
+        two.write(b"end")
+    assert (view.root / "file").read_bytes() == b"begin" + content[5:] + b"end"
+    assert (view.lower / "file").read_bytes() == content
