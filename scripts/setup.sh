@@ -35,6 +35,9 @@ setup() {
         needs_command gcc gcc "compiles in the tests"
         needs_command rsync rsync "copies trees in the tests"
         needs_command npm npm "installs packages in the tests"
+        needs_command tmux tmux "is the terminal of the tests"
+        needs_command vi vim-tiny "is a full-screen program in the tests"
+        needs_command less less "is another"
     fi
     install_missing
     find_python

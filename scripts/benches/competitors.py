@@ -1,0 +1,272 @@
+"""Who is measured, and how does each show a tree so that it can be changed?
+
+    plain            the directory itself: a copy, put right again before each scene
+    overlayfs        the kernel's own; needs root
+    fuse-overlayfs   the same in user space, in C
+    unionfs-fuse     an older union filesystem, in C
+    sandboxfs        with the policy and audit log that everybody gets
+    rules off        sandboxfs without rules, with the audit log at its least
+
+Each mount is a new one with nothing above the tree, and leaves nothing when it ends.
+"""
+
+import json
+import os
+import select
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from scripts.benches.measuring import SANDBOXFS
+from scripts.benches.names import FUSE_OVERLAYFS, OVERLAYFS, OWN, PLAIN, RULES_OFF, UNIONFS
+from scripts.benches.trees import refresh
+
+_PACKAGES = {FUSE_OVERLAYFS: "fuse-overlayfs", UNIONFS: "unionfs-fuse"}
+
+
+@dataclass(frozen=True)
+class View:
+    """A tree as one competitor shows it."""
+
+    path: Path
+    daemon: int | None  # who serves it, if a process does
+    ready_after: float  # seconds from the command to the first answer
+
+
+class Competitor(Protocol):
+    """One way to show a tree."""
+
+    @property
+    def name(self) -> str: ...
+
+    def show(self, tree: Path) -> Iterator[View]:
+        """Yield the tree as it is seen, once; take everything back afterwards."""
+
+
+class Failed(Exception):
+    """A competitor could not do what it was asked to do."""
+
+
+@contextmanager
+def shown(competitor: Competitor, tree: Path) -> Iterator[View]:
+    yield from competitor.show(tree)
+
+
+@dataclass(frozen=True)
+class Plain:
+    place: Path
+    environment: Mapping[str, str]
+    name: str = PLAIN
+
+    def show(self, tree: Path) -> Iterator[View]:
+        copy = self.place / tree.name
+        mirror(tree, copy)
+        refresh(copy, self.environment)
+        yield View(copy, None, 0.0)
+
+
+@dataclass(frozen=True)
+class Sandboxfs:
+    place: Path
+    environment: Mapping[str, str]
+    name: str = OWN
+    options: tuple[str, ...] = ()
+
+    def show(self, tree: Path) -> Iterator[View]:
+        view = self.place / "view"
+        view.mkdir(parents=True, exist_ok=True)
+        words = ["mount", "--json", "--name", "bench", *self.options, str(tree), str(view)]
+        try:
+            begun = time.perf_counter()
+            said = self._call(*words)
+            view.stat()
+            passed = time.perf_counter() - begun
+            yield View(view, int(json.loads(said)["pid"]), passed)
+        finally:
+            if view.is_mount():
+                self._call("unmount", "--wait", str(view))
+            # The next scene begins as this one did.
+            if (self.place / "state" / "sandboxes" / "bench").exists():
+                self._call("rm", "--force", "bench")
+
+    def _call(self, *words: str) -> str:
+        environment = {**self.environment, "SANDBOXFS_STATE_DIR": str(self.place / "state")}
+        return _call([*SANDBOXFS, *words], environment)
+
+
+@dataclass(frozen=True)
+class Layered:
+    """The three that are given a lower and an upper directory by their mount command."""
+
+    place: Path
+    environment: Mapping[str, str]
+    name: str
+
+    def show(self, tree: Path) -> Iterator[View]:
+        view, upper, work = (self.place / part for part in ("view", "upper", "work"))
+        for folder in (view, upper, work):
+            folder.mkdir(parents=True, exist_ok=True)
+        daemon = None
+        try:
+            begun = time.perf_counter()
+            _call(self._mount(tree, view, upper, work), self.environment)
+            view.stat()
+            passed = time.perf_counter() - begun
+            daemon = None if self.name == OVERLAYFS else process_about(view)
+            yield View(view, daemon, passed)
+        finally:
+            if view.is_mount():
+                unmount(view)
+            if daemon is not None:
+                ended(daemon)
+            for folder in (upper, work):
+                shutil.rmtree(folder)
+
+    def _mount(self, tree: Path, view: Path, upper: Path, work: Path) -> list[str]:
+        layers = f"lowerdir={tree},upperdir={upper},workdir={work}"
+        if self.name == OVERLAYFS:
+            # Without redirects it would copy every directory that is renamed.
+            return ["mount", "-t", "overlay", "overlay", "-o", f"{layers},redirect_dir=on", str(view)]
+        if self.name == FUSE_OVERLAYFS:
+            return ["fuse-overlayfs", "-o", layers, str(view)]
+        return ["unionfs", "-o", "cow,hide_meta_files", f"{upper}=RW:{tree}=RO", str(view)]
+
+
+def everybody(place: Path, environment: Mapping[str, str]) -> list[Competitor]:
+    off = ("--preset", "full-access", "--log-level", "denials")
+    layered = [Layered(place / name, environment, name) for name in (OVERLAYFS, FUSE_OVERLAYFS, UNIONFS)]
+    return [
+        Plain(place / PLAIN, environment),
+        *layered,
+        Sandboxfs(place / OWN, environment),
+        Sandboxfs(place / "rules-off", environment, RULES_OFF, off),
+    ]
+
+
+def install_missing(names: list[str]) -> None:
+    """Install the competitors that Debian has and this machine lacks, where that is allowed."""
+    wanted = [_PACKAGES[name] for name in names if name in _PACKAGES and _program(name) is None]
+    if not wanted or os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return
+    print(f"bench: installing {' and '.join(wanted)}, to compare with", file=sys.stderr)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *wanted]
+    for words in (["apt-get", "update", "-qq"], install):
+        # Where it fails the competitor is left out, which is said.
+        subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+
+
+def absent(name: str) -> str | None:
+    """Why a competitor cannot take part, if it cannot."""
+    if name == OVERLAYFS and os.geteuid() != 0:
+        return "only root may mount it"
+    if name in _PACKAGES and _program(name) is None:
+        return f"not installed (Debian package {_PACKAGES[name]})"
+    return None
+
+
+def _program(name: str) -> str | None:
+    return shutil.which("unionfs" if name == UNIONFS else name)
+
+
+def mirror(source: Path, copy: Path) -> None:
+    """Make *copy* what *source* is, touching only what differs in type, mode, size or time."""
+    copy.mkdir(parents=True, exist_ok=True)
+    wanted = {entry.name: entry for entry in os.scandir(source)}
+    for found in list(os.scandir(copy)):
+        if found.name not in wanted or not _alike(wanted[found.name], found):
+            _remove(copy / found.name)
+    for name, entry in wanted.items():
+        if entry.is_dir(follow_symlinks=False):
+            mirror(source / name, copy / name)
+        elif not os.path.lexists(copy / name):
+            # cp keeps holes, which copying in Python would fill.
+            if entry.stat(follow_symlinks=False).st_size > 1 << 20:
+                subprocess.run(["cp", "-a", str(source / name), str(copy / name)], check=True)
+            else:
+                shutil.copy2(source / name, copy / name, follow_symlinks=False)
+    shutil.copystat(source, copy)
+
+
+def _alike(one: os.DirEntry[str], other: os.DirEntry[str]) -> bool:
+    first, second = one.stat(follow_symlinks=False), other.stat(follow_symlinks=False)
+    if stat.S_ISDIR(first.st_mode):
+        return first.st_mode == second.st_mode
+    same = (first.st_mode, first.st_size, first.st_mtime_ns)
+    return same == (second.st_mode, second.st_size, second.st_mtime_ns)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def process_about(view: Path) -> int:
+    """The process that was started to serve *view*; it put itself into the background."""
+    wanted = os.fsencode(view)
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if wanted in words and not words[0].endswith(b"mount"):
+            return int(folder.name)
+    raise Failed(f"nobody serves {view}")
+
+
+def ended(pid: int, seconds: float = 30) -> None:
+    """Wait until a process is gone, so that its end disturbs nothing that is measured."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(seconds * 1000)
+    finally:
+        os.close(descriptor)
+
+
+def unmount(view: Path) -> None:
+    """Unmount, or detach where a program that failed is not quite gone."""
+    words, detach = (["umount"], ["-l"]) if os.geteuid() == 0 else (["fusermount3", "-u"], ["-z"])
+    try:
+        _call([*words, str(view)], os.environ)
+    except Failed:
+        _call([*words, *detach, str(view)], os.environ)
+
+
+def sweep(place: Path) -> None:
+    """Detach whatever is still mounted in *place*, the innermost first."""
+    # Bytes: somebody else's mountpoint may be called anything.
+    mounts = [line.split(b" ")[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+    for found in reversed(mounts):
+        if found.startswith(os.fsencode(f"{place}/")):
+            words = ["umount", "-l"] if os.geteuid() == 0 else ["fusermount3", "-u", "-z"]
+            subprocess.run([*words, found], check=False, stderr=subprocess.DEVNULL)
+
+
+def _call(words: list[str], environment: Mapping[str, str]) -> str:
+    """Run a command to its end, also when the bench is interrupted: half a mount would be left behind."""
+    child = subprocess.Popen(
+        words, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        output, errors = child.communicate()
+    except BaseException:
+        child.communicate()
+        raise
+    if child.returncode:
+        said = errors.decode(errors="replace").strip() or f"{words[0]} ended with {child.returncode}"
+        raise Failed(said.splitlines()[0])
+    return output.decode(errors="replace")
