@@ -16,8 +16,9 @@ pytestmark = pytest.mark.mount
 
 # Of this process's tests alone: others may run beside it.
 SLEEP = ("sleep", f"5{os.getpid()}")
-# Repeats every line.
-ECHO = ("sed", "-u", f"s/{os.getpid()}/{os.getpid()}/")
+# Answers every line with one that nobody typed: what is typed need not show, as the terminal may just change hands.
+ANSWER = f"{os.getpid()}."
+ANSWERING = ("sed", "-u", f"s/^/{ANSWER}/")
 LINES = "".join(f"line {number}\n" for number in range(1, 201))
 TUI = """
 import curses
@@ -72,33 +73,35 @@ def test_a_shell_inside_has_job_control(terminal: Tmux, shell: str) -> None:
 
 
 def test_a_program_can_be_stopped_and_brought_back(terminal: Tmux) -> None:
-    terminal.enter(f"s {' '.join(ECHO)}")
-    runs.wait_for_program(*ECHO)
+    terminal.enter(f"s {' '.join(ANSWERING)}")
+    runs.wait_for_program(*ANSWERING)
     terminal.enter("hello")
-    terminal.wait_for_echo("hello")
+    terminal.wait_for(f"{ANSWER}hello")
     terminal.type("C-z")
     terminal.wait_for("Stopped")
     terminal.enter("jobs; echo here")
     terminal.wait_for("\nhere\n")
+    terminal.clear()
     terminal.enter("fg")
+    terminal.wait_for_top(f"{PROMPT} fg\ns {' '.join(ANSWERING)}\n")
     terminal.enter("again")
-    terminal.wait_for_echo("again")
+    terminal.wait_for(f"{ANSWER}again")
     terminal.type("C-d")
     terminal.enter("echo status $?")
     terminal.wait_for("status 0")
 
 
 def test_a_program_in_the_background_stops_when_it_reads_and_can_be_brought_back(terminal: Tmux) -> None:
-    terminal.enter(f"s {' '.join(ECHO)} &")
-    runs.wait_for_program(*ECHO)
+    terminal.enter(f"s {' '.join(ANSWERING)} &")
+    runs.wait_for_program(*ANSWERING)
     # Bash tells of it with the next prompt.
     while "Stopped" not in terminal.screen:
         terminal.type("Enter")
     terminal.clear()
     terminal.enter("fg")
-    terminal.wait_for(f"s {' '.join(ECHO)}")
+    terminal.wait_for_top(f"{PROMPT} fg\ns {' '.join(ANSWERING)}\n")
     terminal.enter("hello")
-    terminal.wait_for_echo("hello")
+    terminal.wait_for(f"{ANSWER}hello")
     terminal.type("C-d")
     terminal.wait_for(f"\n{PROMPT}")
 

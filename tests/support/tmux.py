@@ -66,18 +66,11 @@ class Tmux:
             time.sleep(0.03)
         return shown
 
-    def wait_for_echo(self, line: str) -> None:
-        """Wait until *line* is there twice: as it was typed, and as a program repeated it."""
+    def wait_for_top(self, text: str) -> None:
+        """Wait until *text* is what the screen begins with."""
         deadline = time.monotonic() + 30
-        while (shown := self.screen).splitlines().count(line) < 2:
-            assert time.monotonic() < deadline, f"{line!r} was not repeated:\n{shown}"
-            time.sleep(0.03)
-
-    def wait_for_top(self, line: str) -> None:
-        """Wait until *line* is the first on the screen."""
-        deadline = time.monotonic() + 30
-        while not (shown := self.screen).startswith(line):
-            assert time.monotonic() < deadline, f"{line!r} is not at the top:\n{shown}"
+        while not (shown := self.screen).startswith(text):
+            assert time.monotonic() < deadline, f"{text!r} is not at the top:\n{shown}"
             time.sleep(0.03)
 
     def press_until(self, key: str, prompt: str) -> None:
