@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scripts.benches import whole
-from scripts.benches.competitors import Competitor, Failed, View, mirror
+from scripts.benches.competitors import Competitor, Failed, View, mirror, put_aside
 from scripts.benches.inside import BATCHES, asset
 from scripts.benches.names import LATENCIES, OWN, PLAIN
 from scripts.benches.supplies import described_application, make_package, make_wheel
@@ -88,12 +88,12 @@ def test_an_application_asks_for_every_package(tmp_path: Path) -> None:
 
 
 def test_the_plain_copy_is_put_right_whatever_was_done_to_it(tmp_path: Path) -> None:
-    source, copy = tmp_path / "source", tmp_path / "copy"
+    source, copy, used = tmp_path / "source", tmp_path / "copy", tmp_path / "used"
     for name in ("a/one", "a/two", "b/three", "b/c/four"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(name)
     (source / "link").symlink_to("a/one")
-    mirror(source, copy)
+    mirror(source, copy, used)
     before = everything(source, True)
     assert everything(copy, True) == before
     (copy / "a" / "one").write_text("another text")
@@ -102,9 +102,22 @@ def test_the_plain_copy_is_put_right_whatever_was_done_to_it(tmp_path: Path) -> 
     (copy / "link").unlink()
     (copy / "link").mkdir()
     (copy / "new").write_text("new")
-    mirror(source, copy)
+    mirror(source, copy, used)
     assert everything(copy, True) == before
     assert everything(source, True) == before
+
+
+def test_what_is_put_aside_is_kept_but_for_large_files(tmp_path: Path) -> None:
+    upper, used = tmp_path / "upper", tmp_path / "used"
+    for _ in range(2):
+        (upper / "inner").mkdir(parents=True)
+        (upper / "inner" / "small").write_text("text")
+        (upper / "large").write_bytes(b"x" * (2 << 20))
+        put_aside(upper, used)
+        put_aside(upper, used)
+        assert not upper.exists()
+    kept = sorted(path.relative_to(used).parts[1:] for path in used.rglob("*") if path.is_file())
+    assert kept == [("upper", "inner", "small")] * 2
 
 
 @pytest.mark.parametrize("data", [True, False])
