@@ -66,13 +66,13 @@ def test_the_error_that_a_daemon_reports_is_raised(
 def test_a_daemon_that_says_nothing_in_time_is_ended(
     store: Store, lock: SandboxLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "PATIENCE", 3.0)
-    stand_in(monkeypatch, "print(os.getpid(), flush=True)\nimport signal\nsignal.pause()")
+    monkeypatch.setattr(launching, "PATIENCE", 1.0)
+    stand_in(monkeypatch, "import signal\nsignal.pause()")
+    waiting = advance.Waiting.start()
     with pytest.raises(DaemonLost, match="was not ready"):
-        launching.launch(store.locations, "app", lock)
-    pid = int(store.places("app").log.read_text())
+        launching.launch(store.locations, "app", lock, waiting)
     with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+        os.kill(waiting.process.pid, 0)
 
 
 def test_a_daemon_gets_the_state_directory_and_no_descriptors_but_the_needed(
