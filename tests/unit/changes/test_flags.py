@@ -165,7 +165,7 @@ def test_rights_of_another_user_and_devices_are_flagged() -> None:
 
 def test_ten_thousand_files_take_about_a_second() -> None:
     head = b"".join(b"def function_%d(token): return token + %d\n" % (number, number) for number in range(50))
-    began = time.perf_counter()
+    began = time.process_time()
     for number in range(10_000):
         flags(b"src/package/module_%d.py" % number, Look(FILE, 1, head), Look(FILE, 1, head + b"x"))
-    assert time.perf_counter() - began < 10, "generous: about a second on a quiet machine"
+    assert time.process_time() - began < 10, "generous: about a second on a quiet machine"

@@ -138,16 +138,16 @@ def test_nul_makes_binary_only_near_the_start() -> None:
 def test_ten_thousand_small_files_take_about_a_second() -> None:
     old = b"".join(numbered(50))
     new = old.replace(b"line 7\n", b"seven\n").replace(b"line 30\n", b"").replace(b"line 44\n", b"x\ny\n")
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(10_000):
         hunks(old, new)
-    assert time.perf_counter() - began < 4, "generous: the target is 2 s on a quiet machine"
+    assert time.process_time() - began < 4, "generous: the target is 2 s on a quiet machine"
 
 
 def test_hunk_of_twenty_thousand_runs_is_split_and_applied_in_bounded_time() -> None:
     old = b"".join(numbered(40_000))
     new = b"".join(b"changed\n" if number % 2 else line for number, line in enumerate(numbered(40_000)))
-    began = time.perf_counter()
+    began = time.process_time()
     (hunk,) = hunks(old, new)
     assert apply_hunks(old, split(hunk)) == new
-    assert time.perf_counter() - began < 8, "generous: about a second on a quiet machine"
+    assert time.process_time() - began < 8, "generous: about a second on a quiet machine"

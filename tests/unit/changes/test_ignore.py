@@ -115,9 +115,9 @@ def test_hostile_pattern_and_deep_path_take_no_time() -> None:
     text = b"\n".join(
         [b"*a" * 60 + b"b", b"**/a/" * 40 + b"b", b"x/" + b"**\\/a*a" * 30 + b"b", b"?*" * 60 + b"b"]
     )
-    began = time.perf_counter()
+    began = time.process_time()
     ignoring = rules(root=text)
     assert not ignoring.ignored(b"a" * 250, False)
     assert not ignoring.ignored(b"a/" * 1500 + b"a", False)
     assert not ignoring.ignored(b"x/" + b"/".join([b"a" * 100] * 30), False)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10

@@ -51,9 +51,9 @@ def test_a_glob_that_is_none_is_refused_with_the_reason(glob: str, complaint: st
 
 def test_many_stars_take_no_more_than_linear_time() -> None:
     glob = parse_glob("*a" * 60 + "*b")
-    started = time.monotonic()
+    started = time.process_time()
     assert not glob.matches("a" * 255)
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(
