@@ -4,6 +4,7 @@ The fixtures `sandbox` and `make_sandbox` run a test twice: against the core in 
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +51,11 @@ STANDARD: Tree = {
 
 class MakeSandbox(Protocol):
     def __call__(self, tree: Tree) -> Sandbox: ...
+
+
+def pytest_configure() -> None:
+    """Have interrupts as a terminal gives them: whoever runs the tests in the background may ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:

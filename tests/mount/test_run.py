@@ -193,8 +193,6 @@ def started(*words: str | Path, cwd: Path) -> Iterator["subprocess.Popen[str]"]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # Whoever runs the tests may ignore it, and a program would then ignore it too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process
