@@ -16,13 +16,15 @@ from typing import TypeVar
 
 import pytest
 
+from tests.support.claims import Limit
 from tests.support.mount_driver import MountDriver
 from tests.support.tree import Tree, assert_same_tree, build, capture
 
 PROJECT = Path(__file__).parents[2]
 # On PYTHONPATH, it lets a test into the daemon.
 INSIDE = PROJECT / "tests" / "support" / "inside"
-PATIENCE = 60.0
+# Against hanging, no more: on a busy machine much of it may be needed.
+PATIENCE = 180.0
 # The view may lag behind the host for this long, in seconds.
 PROMPTLY = 1.0
 
@@ -146,8 +148,8 @@ def tell(process: "subprocess.Popen[str]", line: str) -> None:
 
 def eventually(holds: Callable[[], bool], what: str, within: float = PROMPTLY) -> None:
     """Wait until *holds*; what the kernel's caches do when they expire, nothing tells."""
-    deadline = time.monotonic() + within
+    limit = Limit(within)
     while not holds():
-        if time.monotonic() > deadline:
+        if limit.is_over:
             raise AssertionError(f"not within {within} s: {what}")
         time.sleep(0.01)
