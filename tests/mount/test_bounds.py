@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mount
 
 DIRECTORIES, WIDTH = 5_000, 100_000
 MEGABYTE = 1 << 20
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 class Counts(NamedTuple):
@@ -93,6 +93,15 @@ def walk(mount: MountDriver) -> None:
     assert listed.count("\n") == DIRECTORIES + WIDTH
 
 
+def walk_and_remember(mount: MountDriver) -> None:
+    """Walk until the daemon knows much: a test beside this one may have the kernel forget it all."""
+    for _ in range(5):
+        walk(mount)
+        if counts(mount).nodes > 1000:
+            return
+    raise AssertionError(f"{counts(mount)} after a walk")
+
+
 @pytest.fixture(scope="module")
 def walked(large: MountDriver) -> MountDriver:
     walk(large)
@@ -142,8 +151,7 @@ def test_memory_does_not_grow_when_the_kernel_forgets_between_walks(walked: Moun
         walked.forget()
         # The kernel tells what it has forgotten in its own time.
         eventually(lambda: counts(walked).nodes < 1000, "the daemon forgets too", within=20)
-        walk(walked)
-        assert counts(walked).nodes > 1000
+        walk_and_remember(walked)
     assert resident(walked) < after_first * 1.15 + 8 * MEGABYTE
 
 
