@@ -26,7 +26,8 @@ class Place(Protocol):
     ) -> PlacedMount: ...
 
 
-QUICKLY = 20.0
+# Far longer than anything here takes: whatever does not end by then hangs.
+QUICKLY = 60.0
 TREE: Tree = {
     "file": "text\n",
     "dir/inner": "inner\n",
