@@ -13,7 +13,7 @@ from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
 from sandboxfs.control.mounts import Mount, MountTable
 from sandboxfs.control.sandboxes import Sandbox, observe, select
 from sandboxfs.control.unmounting import ProcessWatch, detach, detach_dead
-from sandboxfs.control.users import User, users_of
+from sandboxfs.control.users import User, users_elsewhere, users_of
 from sandboxfs.errors import DaemonLost, MountFailed, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.state.locations import Locations
@@ -88,7 +88,7 @@ def end_session(mount: Mount, sandbox: Sandbox | None, *, lazy: bool, wait: bool
         if lazy or watch.wait_for_all(_PROMPTLY):
             return
         # A mount namespace made meanwhile (a container) has a copy of the mount, which keeps the daemon.
-        users = users_of(mount, besides=set(daemon))
+        users = users_elsewhere(mount, besides=set(daemon))
         if users:
             raise SandboxBusy(
                 f"unmounted {quoted(mount.mountpoint)}, but other mount namespaces still use the view: "

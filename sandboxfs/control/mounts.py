@@ -82,6 +82,10 @@ class MountTable:
         """Return the mount on *path*, which must be resolved."""
         return self._by_place.get(path)
 
+    def has_device(self, device: str) -> bool:
+        """Say whether a filesystem with that device number is mounted."""
+        return any(mount.device == device for mount in self._mounts)
+
     def below(self, path: Path) -> list[Mount]:
         """Return the mounts on places below *path*, which must be resolved."""
         return [

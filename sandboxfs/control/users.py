@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxfs.control.mounts import Mount, parse_mountinfo
+from sandboxfs.control.mounts import Mount, MountTable, parse_mountinfo
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,28 @@ class User:
 
 def users_of(mount: Mount, *, besides: set[int]) -> list[User]:
     """List the processes that use *mount*, by pid, leaving out *besides* (the daemon itself)."""
+    return _users(mount, besides, [mount])
+
+
+def users_elsewhere(mount: Mount, *, besides: set[int]) -> list[User]:
+    """List the processes of other mount namespaces that use *mount*, which is no longer mounted in this one.
+
+    Its id is free, and the next to be mounted has it. Its device is so too once nobody uses it.
+    """
+    users = _users(mount, besides, [])
+    # Somebody else's, then: whatever is mounted by a daemon is mounted in this namespace first.
+    return [] if MountTable.read().has_device(mount.device) else users
+
+
+def _users(mount: Mount, besides: set[int], here: list[Mount]) -> list[User]:
+    """List the processes that use *mount*, or what of it is *here* if they are in this mount namespace."""
     users = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) in besides:
             continue
         process = Path("/proc", entry)
         try:
-            if _uses(process, mount):
+            if _uses(process, mount, here):
                 users.append(User(int(entry), _command(process)))
         except OSError:
             # It ended, or it is not ours to look at.
@@ -40,20 +55,20 @@ def users_of(mount: Mount, *, besides: set[int]) -> list[User]:
     return sorted(users, key=lambda user: user.pid)
 
 
-def _uses(process: Path, mount: Mount) -> bool:
-    copies = _copies(process, mount)
+def _uses(process: Path, mount: Mount, here: list[Mount]) -> bool:
+    copies = _copies(process, mount, here)
     return _stands_in(process, copies) or _has_open(process, copies) or _maps(process, mount)
 
 
-def _copies(process: Path, mount: Mount) -> list[Mount]:
+def _copies(process: Path, mount: Mount, here: list[Mount]) -> list[Mount]:
     """The mount as the process's own mount namespace has it, under other ids and perhaps in other places."""
     try:
         if os.readlink(process / "ns/mnt") == os.readlink("/proc/self/ns/mnt"):
-            return [mount]
+            return here
         table = parse_mountinfo((process / "mountinfo").read_bytes())
     except OSError:
-        return [mount]
-    return [copy for copy in table if copy.device == mount.device]
+        return here
+    return [copy for copy in table if (copy.device, copy.fstype) == (mount.device, mount.fstype)]
 
 
 def _stands_in(process: Path, copies: list[Mount]) -> bool:

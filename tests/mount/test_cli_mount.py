@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxfs.state.lock import holder
+from tests.support import conditions
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import detach_mount, mountpoints
 from tests.support.tree import capture
@@ -395,6 +396,29 @@ def test_a_lazy_unmount_detaches_at_once_and_serves_on_for_whoever_is_inside(
     assert select.select([watch], [], [], 30)[0]
     os.close(watch)
     done("rm", "app")
+
+
+def test_whoever_uses_the_view_in_another_mount_namespace_is_named_and_keeps_the_daemon(
+    workspace: Path, view: Path
+) -> None:
+    apart = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    ready = subprocess.run([*apart, "true"], capture_output=True, text=True, check=False)
+    if ready.returncode:
+        conditions.missing(f"no mount namespace can be made: {ready.stderr.strip()}")
+    done("mount", workspace, view)
+    watch = os.pidfd_open(daemon("app"))
+    command = [*apart, "sh", "-c", "echo there; read line; cat file"]
+    with subprocess.Popen(
+        command, cwd=view / "src", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == "there\n"
+        told = refused(4, "unmount", view)
+        assert f"other mount namespaces still use the view: sh (pid {user.pid})\n" in told
+        assert view not in mountpoints()
+        assert user.communicate("\n")[0] == "lower\n"
+    assert select.select([watch], [], [], 60)[0], "the daemon does not end"
+    os.close(watch)
 
 
 def test_a_waiting_unmount_ends_when_the_last_user_does(workspace: Path, view: Path) -> None:

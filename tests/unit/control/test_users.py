@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sandboxfs.control.mounts import Mount
-from sandboxfs.control.users import users_of
+from sandboxfs.control.users import users_elsewhere, users_of
 
 
 @contextmanager
@@ -66,6 +66,24 @@ def test_a_process_that_only_maps_a_file_is_found(tmp_path: Path) -> None:
     only_mapped = Mount(-1, elsewhere.device, Path("/nowhere"), elsewhere.fstype, elsewhere.source)
     with process(script, tmp_path) as pid:
         assert pid in {user.pid for user in users_of(only_mapped, besides=set())}
+
+
+def test_who_uses_what_got_the_id_of_a_mount_that_is_gone_does_not_use_that(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    next_one = place(tmp_path)
+    gone = Mount(next_one.mount_id, "511:1048575", Path("/nowhere"), "fuse.sandboxfs", "sandboxfs")
+    with process("held = open('file')", tmp_path) as pid:
+        assert pid in {user.pid for user in users_of(gone, besides=set())}
+        assert users_elsewhere(gone, besides=set()) == []
+
+
+def test_who_uses_what_got_the_device_of_a_mount_that_is_gone_does_not_use_that(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * mmap.PAGESIZE)
+    gone = Mount(-1, place(tmp_path).device, Path("/nowhere"), "fuse.sandboxfs", "sandboxfs")
+    script = "import mmap\nwith open('file', 'rb') as file: held = mmap.mmap(file.fileno(), 0, prot=1)\n"
+    with process(script, tmp_path) as pid:
+        assert pid in {user.pid for user in users_of(gone, besides=set())}
+        assert users_elsewhere(gone, besides=set()) == []
 
 
 def test_a_mount_that_nobody_uses_has_no_users() -> None:
