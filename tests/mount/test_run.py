@@ -22,7 +22,7 @@ from tests.support.tree import Symlink, Tree, assert_same_tree, build, capture
 pytestmark = pytest.mark.mount
 
 # Of this process's tests alone: others may run beside it.
-MARK = f"sleep 31415{os.getpid()}"
+MARK = f"sleep 31415{os.getpid()}.5"
 SLEEPERS = f"{MARK} & (setsid {MARK} &); echo ready; exec {MARK}"
 PROJECT: Tree = {"file": "lower text\n", "dir/inner": "inner\n", "script": "echo plain $1\n"}
 

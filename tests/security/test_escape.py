@@ -245,7 +245,7 @@ for _ in range(25):
 def test_no_process_of_a_fork_bomb_outlives_the_run(tmp_path: Path, confinement: str) -> None:
     workspace = build(tmp_path / "workspace", {"bomb.py": BOMB})
     # Of this process's tests alone: others may run beside it.
-    mark = f"bomb-of-the-test-{os.getpid()}"
+    mark = f"bomb-{os.getpid()}-of-the-test"
     runs.run("--confine", confinement, "--", runs.PYTHON, "bomb.py", runs.PYTHON, mark, cwd=workspace)
     assert runs.left_behind(mark) == []
 
