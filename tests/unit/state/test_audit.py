@@ -21,6 +21,8 @@ from sandboxfs.state.audit_commands import process_of
 from sandboxfs.state.audit_file import kept_files
 from sandboxfs.state.audit_verify import verify
 
+# Seconds, for what a busy machine may take long to write.
+PATIENCE = 60.0
 # As the kernel keeps it; a test may run as `python`, `pytest` or anything else.
 OWN_COMMAND = Path("/proc/self/comm").read_text().strip()
 
@@ -393,7 +395,7 @@ def test_a_gap_is_told_although_nothing_more_is_recorded(
     note(log, b"lost")
     assert log.flush()
     failing.clear()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not gaps(path) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert gaps(path)[0]["lost"] == 1
@@ -478,7 +480,7 @@ def test_closing_writes_everything_that_was_recorded(path: Path, open_log: OpenL
     log = open_log()
     for number in range(20_000):
         note(log, b"%d" % number)
-    log.close()
+    log.close(PATIENCE)
     assert [record["path"] for record in records(path)] == [str(number) for number in range(20_000)]
 
 
@@ -503,7 +505,7 @@ def test_several_threads_may_record(path: Path, open_log: OpenLog) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    log.close()
+    log.close(PATIENCE)
     assert len(records(path)) == 8000
     assert verify(path, "app").broken is None
 
