@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mount
 
 # Of this process's tests alone: others may run beside it.
 SLEEP = ("sleep", f"5{os.getpid()}")
-# Answers every line with one that nobody typed: what is typed need not show, as the terminal may just change hands.
+# Answers every line with one that nobody typed: what is typed need not show while the terminal changes hands.
 ANSWER = f"{os.getpid()}."
 ANSWERING = ("sed", "-u", f"s/^/{ANSWER}/")
 LINES = "".join(f"line {number}\n" for number in range(1, 201))
