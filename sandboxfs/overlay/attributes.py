@@ -16,6 +16,8 @@ from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory, Node
 from sandboxfs.overlay.stack import by_its_name, host_error, stale
 
+CAPABILITY = b"security.capability"
+
 _BRIEFLY, _WATCHED, _LONG = Lasting.BRIEFLY, Lasting.WATCHED, Lasting.LONG
 
 
@@ -126,6 +128,9 @@ class Attributes:
     def getxattr(self, node: Node, attribute: bytes) -> bytes:
         if marks.is_private(attribute):
             raise host_error(errno.ENODATA)
+        if attribute == CAPABILITY and node.opened is not None and node.opened.bare:
+            # The kernel asks for it before the first write to every new file.
+            raise host_error(errno.ENODATA)
         try:
             return self._object(node).getxattr(attribute)
         except OSError as error:
@@ -140,6 +145,8 @@ class Attributes:
     def setxattr(self, node: Node, attribute: bytes, value: bytes, flags: int) -> None:
         if marks.is_private(attribute):
             raise host_error(errno.EPERM)
+        if node.opened is not None:
+            node.opened.bare = False
         self._upper_object(node).setxattr(attribute, value, flags)
 
     def removexattr(self, node: Node, attribute: bytes) -> None:

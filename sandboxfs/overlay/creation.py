@@ -37,7 +37,6 @@ class Creation:
         self, parent: Directory, name: bytes, caller: Caller, mode: int, make: Maker
     ) -> tuple[Node, Found]:
         """Make an entry at a free name with *make*, on behalf of *caller*."""
-        upper = self.vacant(parent, name)
         is_directory = stat.S_ISDIR(mode)
         opaque = is_directory and bool(parent.lowers)
 
@@ -47,6 +46,14 @@ class Creation:
                 marks.set_opaque(directory, at)
             self._own(parent, directory, at, caller, mode)
 
+        if self._is_only_upper(parent) and not self._takes_steps(caller, opaque=opaque):
+            try:
+                dressed(self._merge.fds.upper(parent), name)
+                return self._appeared(parent, name)
+            except FileExistsError:
+                # It is in the way, or a whiteout that hides nothing: found out below.
+                pass
+        upper = self.vacant(parent, name)
         covered = upper.stat(name) is not None
         if covered and not is_directory:
             self._noting.replacement(parent, name)
@@ -88,6 +95,11 @@ class Creation:
         if self._merge.find(parent, name) is not None:
             raise host_error(errno.EEXIST)
         return self._copy_up.directory(parent)
+
+    @staticmethod
+    def _is_only_upper(directory: Directory) -> bool:
+        """Whether a name that the upper does not have is free: making it is asking for it."""
+        return directory.upper and not directory.lowers and directory.masks is None and directory.gone is None
 
     def _takes_steps(self, caller: Caller, *, opaque: bool) -> bool:
         """Whether making the entry takes more than one call, so that a crash could leave half of it."""

@@ -90,6 +90,7 @@ class Files:
         """Register the file that was just created with the read-write descriptor *fd*."""
         file = OpenFile()
         file.read_fd = file.write_fd = fd
+        file.bare = True
         return Opened(self._add(node, file, flags, caller), keep_cache=False)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:

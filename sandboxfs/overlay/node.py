@@ -42,12 +42,14 @@ class OpenFile:
 
     They are exchanged when the file is copied up, so that handles opened before see what is written after,
     and when a review takes the copy away: then nothing is open for writing until the next write. *ends* are
-    the sizes that the file had when that happened: the kernel may believe in one of them.
+    the sizes that the file had when that happened: the kernel may believe in one of them. It is *bare* as
+    long as it is known to have no extended attributes: it was made with these descriptors, and given none.
     """
 
-    __slots__ = ("ends", "read_fd", "users", "write_fd")
+    __slots__ = ("bare", "ends", "read_fd", "users", "write_fd")
 
     def __init__(self) -> None:
+        self.bare = False
         self.ends: set[int] = set()
         self.read_fd = -1
         self.write_fd = -1
@@ -62,6 +64,7 @@ class OpenFile:
         for fd in {self.read_fd, self.write_fd} - {-1}:
             os.close(fd)
         self.read_fd = self.write_fd = -1
+        self.bare = False
 
 
 class Node:

@@ -1,12 +1,13 @@
 """Whiteouts: there where the lower has a name that the view has not, and nowhere else."""
 
+import errno
 import os
 import stat
 
 import pytest
 
 from tests.conftest import MakeSandbox
-from tests.support.claims import is_opaque, is_whiteout, upper_names
+from tests.support.claims import fails_with, is_opaque, is_whiteout, upper_names
 from tests.support.conditions import require_root
 from tests.support.drivers import Sandbox
 
@@ -59,6 +60,23 @@ def test_nothing_is_whited_out_inside_a_directory_made_again(sandbox: Sandbox) -
     sandbox.unlink("dir/one")
     assert is_opaque(sandbox.upper / "dir")
     assert upper_names(sandbox.upper) == ["dir"]
+
+
+def test_a_whiteout_that_hides_nothing_is_in_nobodys_way(sandbox: Sandbox) -> None:
+    require_root()
+    sandbox.mkdir("made")
+    sandbox.remount()
+    for name in ("file", "link", "dir"):
+        os.mknod(sandbox.upper / "made" / name, stat.S_IFCHR, 0)
+    sandbox.create("made/file", b"new")
+    sandbox.symlink("x", "made/link")
+    sandbox.mkdir("made/dir")
+    assert sandbox.read("made/file") == b"new"
+    assert sandbox.readlink("made/link") == b"x"
+    assert sandbox.names("made/dir") == []
+    for name in ("file", "link", "dir"):
+        with fails_with(errno.EEXIST):
+            sandbox.mkdir(f"made/{name}")
 
 
 def test_removing_a_directory_takes_the_whiteouts_in_it_away(sandbox: Sandbox) -> None:

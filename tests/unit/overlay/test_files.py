@@ -2,6 +2,7 @@
 
 import errno
 import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sandboxfs.overlay import copy_up
 from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange
 from sandboxfs.overlay.node import Node
 from sandboxfs.overlay.overlay import Overlay
+from tests.support import conditions
 from tests.support.claims import fails_with
 from tests.support.core_driver import CoreDriver
 from tests.support.core_files import CoreFile
@@ -45,6 +47,17 @@ def test_a_copy_that_readers_cannot_be_pointed_at_does_not_appear(
         assert reader.pread(100, 0) == b"lower text\n"
         reader.chmod(0o600)
         assert reader.stat().st_mode & 0o7777 == 0o600
+
+
+def test_a_new_file_has_the_capabilities_that_it_is_given(sandbox: CoreDriver) -> None:
+    conditions.require_root()
+    # One permitted capability, in the form of version 2.
+    capability = struct.pack("<IIIII", 0x02000000, 1, 0, 0, 0)
+    with sandbox.open("new", os.O_CREAT | os.O_WRONLY) as file:
+        with fails_with(errno.ENODATA):
+            file.getxattr("security.capability")
+        file.setxattr("security.capability", capability)
+        assert file.getxattr("security.capability") == capability
 
 
 # What the host moves away while the kernel holds its name for good.
