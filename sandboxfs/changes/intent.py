@@ -26,6 +26,7 @@ from sandboxfs.changes.steps import (
     parted,
 )
 from sandboxfs.layers import replica
+from sandboxfs.layers.temporary import temporary_name
 
 GONE = "its directory is gone from the workspace"
 
@@ -83,7 +84,7 @@ class Intent:
     def _note_made(self, number: int, place: int, spot: Spot, thing: Thing) -> None:
         if not thing.identity.is_dir:
             return
-        staged = joined(self._places[place].before, b".sandboxfs-%s-%d" % (self._tag, number))
+        staged = joined(self._places[place].before, temporary_name(self._tag, number))
         self._made[spot.path] = staged
         for below, inner in thing.below.items():
             if inner.identity.is_dir:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sandboxfs.changes.steps import Identity, joined
 from sandboxfs.layers.replica import Attributes
+from sandboxfs.layers.temporary import temporary_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Steps:
     staged: bool = False
 
     def temporary(self, swap: Swap) -> bytes:
-        return b".sandboxfs-%s-%d" % (self.tag, swap.number)
+        return temporary_name(self.tag, swap.number)
 
     def moving(self) -> list[Swap]:
         """The steps that move directories, those that are now inside others before them."""

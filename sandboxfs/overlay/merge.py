@@ -3,7 +3,7 @@
 An entry in the upper layer wins over one in a lower, a higher lower over a deeper one. A whiteout hides the
 entries of that name below it; an opaque directory hides all of them; a redirect says that they are found
 elsewhere. Directories of the same name are merged down to the first layer that has something else there.
-Nothing here writes the layers.
+What a commit has in the workspace for a moment is in no view. Nothing here writes the layers.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sandboxfs.layers import marks
 from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.layers.temporary import is_temporary
 from sandboxfs.overlay.dirfds import DirectoryFds
 from sandboxfs.overlay.filesystem import ROOT_INODE
 from sandboxfs.overlay.inodes import Inodes
@@ -170,12 +171,15 @@ class Merge:
         """
         found: list[LowerPart] = []
         top: tuple[LowerPart, os.stat_result] | None = None
+        passing = is_temporary(name)
         for part in parts:
+            marked = self.stack.layers[part.layer].marked
+            if passing and not marked:
+                continue
             directory = self.fds.lower(part)
             status = directory.stat(name)
             if status is None:
                 continue
-            marked = self.stack.layers[part.layer].marked
             if marked and self.stack.whiteouts.covers(directory, name, status):
                 break
             if not stat.S_ISDIR(status.st_mode):
@@ -246,6 +250,8 @@ class Merge:
         for entry in directory.entries():
             name = os.fsencode(entry.name)
             if name in hidden or name in seen:
+                continue
+            if not marked and is_temporary(name):
                 continue
             if marked and self.stack.whiteouts.may_cover(entry):
                 status = directory.stat(name)
