@@ -3,6 +3,7 @@
 import argparse
 
 from sandboxfs.cli import output
+from sandboxfs.cli.following import followed
 from sandboxfs.cli.live import ask_daemon, selected, shown_rule
 from sandboxfs.cli.parser import Parser
 from sandboxfs.cli.places import place_in
@@ -47,7 +48,7 @@ def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
     mode = parse_mode(arguments.mode, "allow")
     store, sandbox = selected(arguments.sandbox)
-    place = place_in(sandbox.record, arguments.path)
+    place, _ = followed(store, sandbox.record, place_in(sandbox.record, arguments.path))
     path = str(sandbox.record.workspace / place)
     answer, policy = change(store, sandbox, "allow", {"path": path, "mode": mode.value})
     if arguments.json:

@@ -1,12 +1,12 @@
 """Which path of the workspace does a person mean?
 
 A person names a file as it is called where they stand: in the workspace, in the view, or by its place inside
-either. The view is never looked at, because its daemon may be dead or hung; links on the way are those of the
-workspace, and the last name stands for itself, be it a link or not there at all.
+either. Links that lead there are followed; below the top of either every name stands for itself, as it does
+in a list of changes: the sandbox may have made something else of what is a link in the workspace. The view is
+never looked at, because its daemon may be dead or hung.
 """
 
 import os
-import stat
 from pathlib import Path
 
 from sandboxfs.control.mounts import MountTable
@@ -51,26 +51,27 @@ def inside(
     starts = [workspace] if current is None else [Path(current), workspace]
     if any(starts[0].is_relative_to(top) for top in tops):
         del starts[1:]
+    problem: OSError | None = None
     for start in starts:
         try:
-            found = _below(Path(os.path.normpath(start / path)), tops, workspace, table)
+            found = _below(Path(os.path.normpath(start / path)), tops, table)
         except OSError as error:
-            raise UsageError(f"cannot use {quoted(given)}: {error.strerror}") from error
+            # Where we stand may be nothing but in the way of what the workspace has.
+            problem = error
+            continue
         if found is not None:
             return found
+    if problem is not None:
+        raise UsageError(f"cannot use {quoted(given)}: {problem.strerror}") from problem
     return None
 
 
-def _below(path: Path, tops: list[Path], workspace: Path, table: MountTable) -> str | None:
+def _below(path: Path, tops: list[Path], table: MountTable) -> str | None:
     """Return the way from the workspace or the view to *path*."""
-    shown = next((workspace / path.relative_to(top) for top in tops if path.is_relative_to(top)), path)
-    # What links lead to comes first: that is what a rule is asked about.
-    spellings = [table.resolve(shown.parent) / shown.name, shown, table.resolve(shown)]
-    if shown == workspace:
-        del spellings[0]
-    for spelling in spellings:
-        if spelling.is_relative_to(workspace):
-            relative = str(spelling.relative_to(workspace))
+    resolved = table.resolve(path, keep=tops)
+    for top in tops:
+        if resolved.is_relative_to(top):
+            relative = str(resolved.relative_to(top))
             return "" if relative == "." else relative
     return None
 
@@ -84,15 +85,3 @@ def place_in(record: SandboxRecord, given: str) -> str:
             hint="a sandbox serves one workspace; mount another for other places",
         )
     return place
-
-
-def is_directory(upper: Path, workspace: Path, place: str) -> bool:
-    """Tell whether the sandbox shows a directory at *place*, as far as its two layers say so plainly."""
-    for layer in (upper, workspace):
-        try:
-            return stat.S_ISDIR(os.lstat(layer / place).st_mode)
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError):
-            return False
-    return False

@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+from sandboxfs.cli.following import followed_before
 from sandboxfs.cli.mountpoints import check_mountpoint
 from sandboxfs.cli.places import user_path
 from sandboxfs.cli.policy_request import PolicyRequest
@@ -86,7 +88,8 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
     workspace = _workspace(store, request, config, environment, named, table)
     mountpoint = None if request.mountpoint is None else _resolved(table, request.mountpoint)
     previous = _previous(store, request, named, workspace.path, mountpoint)
-    resolved = resolve(workspace.path, mountpoint, config, request.policy, workspace.environment)
+    follow = partial(followed_before, store, workspace.path, previous)
+    resolved = resolve(workspace.path, mountpoint, config, request.policy, workspace.environment, follow)
     record = _record(store, request, workspace, mountpoint, previous, resolved)
     if previous is not None:
         refuse_if_held(observe(store, previous, table))

@@ -6,7 +6,7 @@ starts on a guessed policy.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from sandboxfs.policy.model import Kind, Mode, Rule, Source
 from sandboxfs.policy.sources import Assembled, assemble, parse_mode, parse_rule
 from sandboxfs.state.settings import Settings
 
+# Where a path in the workspace leads in the view.
+Follow = Callable[[str], str]
 _MODES = tuple(mode.value for mode in Mode)
 
 
@@ -62,12 +64,15 @@ def resolve(
     config: UserConfig,
     request: PolicyRequest,
     environment: Mapping[str, str],
+    follow: Follow = str,
 ) -> Resolved:
     """Put the policy of *workspace* together; *environment* is empty unless it chose the workspace."""
     config = config.overridden_by(environment)
     config = replace(config, rules=(*config.rules, *request.more))
     rules = tuple(map(parse_rule, request.rules))
-    allows = tuple(_allow(text, workspace, mountpoint, roots=request.roots) for text in request.allows)
+    allows = tuple(
+        _allow(text, workspace, mountpoint, follow, roots=request.roots) for text in request.allows
+    )
     project = read_project_rules(workspace)
     assembled = assemble(
         str(workspace),
@@ -119,11 +124,11 @@ def _refuse_strangers(strangers: list[Rule], workspace: Path) -> None:
 
 def outside_allows(texts: tuple[str, ...], workspace: Path, mountpoint: Path) -> list[Allow]:
     """Read what `--allow` says, and return those that name a place outside of *workspace*."""
-    read = [_allow(text, workspace, mountpoint, roots=True) for text in texts]
+    read = [_allow(text, workspace, mountpoint, str, roots=True) for text in texts]
     return [allow for allow in read if not Path(allow.path).is_relative_to(workspace)]
 
 
-def _allow(text: str, workspace: Path, mountpoint: Path | None, *, roots: bool) -> Allow:
+def _allow(text: str, workspace: Path, mountpoint: Path | None, follow: Follow, *, roots: bool) -> Allow:
     """Read `PATH[:MODE]`, as `--allow` takes it; with *roots* a path outside the workspace is fine."""
     path, colon, word = text.rpartition(":")
     mode = Mode.RW
@@ -136,7 +141,7 @@ def _allow(text: str, workspace: Path, mountpoint: Path | None, *, roots: bool) 
     place = inside(path, workspace, mountpoint, current_directory(), MountTable.read())
     source = Source(Kind.COMMAND_LINE, "--allow")
     if place is not None:
-        return Allow(str(workspace / place), mode, source)
+        return Allow(str(workspace / follow(place)), mode, source)
     if not roots:
         raise UsageError(
             f"--allow {quoted(text)}: not in the workspace {quoted(workspace)}; "

@@ -8,9 +8,10 @@ import argparse
 from collections.abc import Iterator
 
 from sandboxfs.cli import output
+from sandboxfs.cli.following import followed
 from sandboxfs.cli.live import ShownRule, ask_daemon, selected, shown_rule
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.places import is_directory, place_in
+from sandboxfs.cli.places import place_in
 from sandboxfs.control.sandboxes import Sandbox
 from sandboxfs.errors import DaemonLost, NoSuchSandbox
 from sandboxfs.paths import quoted
@@ -65,10 +66,8 @@ def parser() -> Parser:
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
     store, sandbox = selected(arguments.sandbox)
-    place = place_in(sandbox.record, arguments.path)
-    if arguments.path.endswith("/") or is_directory(
-        store.places(sandbox.name).upper, sandbox.record.workspace, place
-    ):
+    place, is_directory = followed(store, sandbox.record, place_in(sandbox.record, arguments.path))
+    if is_directory or arguments.path.endswith("/"):
         place += "/"
     answer = _answer(store, sandbox, place or ".", Access(arguments.access))
     _add_mount(answer, sandbox.record, Access(arguments.access))

@@ -94,8 +94,12 @@ class MountTable:
             if mount.mountpoint != path and mount.mountpoint.is_relative_to(path)
         ]
 
-    def resolve(self, path: str | Path) -> Path:
-        """Make *path* absolute and follow its links, looking at nothing that is or lies on our mounts."""
+    def resolve(self, path: str | Path, keep: Iterable[Path] = ()) -> Path:
+        """Make *path* absolute and follow its links, looking at nothing that is or lies on our mounts.
+
+        Nor is anything looked at that is or lies below one of *keep*, which must be resolved.
+        """
+        kept = list(keep)
         pending = list(reversed(Path(path).absolute().parts[1:]))
         here = Path("/")
         followed = 0
@@ -105,7 +109,7 @@ class MountTable:
                 here = here.parent
                 continue
             here = here / part
-            if self._on_ours(here):
+            if self._on_ours(here) or any(here.is_relative_to(place) for place in kept):
                 continue
             try:
                 target = Path(here.readlink())

@@ -1,10 +1,11 @@
 """A person names a path as it is called where they stand."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from sandboxfs.cli.places import inside, is_directory
+from sandboxfs.cli.places import inside
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.errors import UsageError
 
@@ -17,7 +18,12 @@ def workspace(tmp_path: Path) -> Path:
     (workspace / "src" / "deep").mkdir(parents=True)
     (workspace / "link").symlink_to("src")
     (workspace / "out").symlink_to("/usr")
+    (workspace / "circle").symlink_to("circle")
     (tmp_path / "way").symlink_to(workspace)
+    (tmp_path / "around").symlink_to("home")
+    (tmp_path / "shortcut").symlink_to("home/app/src/deep")
+    (tmp_path / "through").symlink_to("home/app/link/deep")
+    (tmp_path / "way-to-view").symlink_to("view")
     return workspace
 
 
@@ -46,11 +52,24 @@ def workspace(tmp_path: Path) -> Path:
         ("elsewhere", "/etc/passwd", None),
         ("elsewhere", "/", None),
         ("home/app", "TMP/home/app-evil/x", None),
-        # A rule is asked about what links on the way lead to; the last name stands for itself.
-        ("home/app", "link/a", "src/a"),
+        # Links that lead there are followed, up to the top.
+        ("elsewhere", "TMP/way", ""),
+        ("elsewhere", "TMP/way/link/a", "link/a"),
+        ("elsewhere", "TMP/around/app/link/a", "link/a"),
+        ("elsewhere", "TMP/shortcut/a", "src/deep/a"),
+        ("elsewhere", "TMP/through/a", "link/deep/a"),
+        ("elsewhere", "TMP/way-to-view/link/a", "link/a"),
+        # Below it every name stands for itself.
+        ("home/app", "link/a", "link/a"),
         ("home/app", "link", "link"),
         ("home/app", "out", "out"),
-        ("view", "link/a", "src/a"),
+        ("home/app", "out/bin", "out/bin"),
+        ("home/app", "link/../a", "a"),
+        ("home/app", "circle/a", "circle/a"),
+        ("home/app", "circle", "circle"),
+        ("elsewhere", "TMP/view/circle/a", "circle/a"),
+        ("view", "link/a", "link/a"),
+        ("view/link", "a", "link/a"),
     ],
 )
 def test_a_path_is_meant_as_it_is_called(
@@ -82,19 +101,29 @@ def test_what_is_no_path_is_refused(workspace: Path, given: str) -> None:
         inside(given, workspace, None, "/", NOTHING_MOUNTED)
 
 
-def test_links_that_lead_in_circles_are_refused(workspace: Path) -> None:
-    (workspace / "one").symlink_to("two")
-    (workspace / "two").symlink_to("one")
+def test_links_on_the_way_there_that_lead_in_circles_are_refused(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
     with pytest.raises(UsageError, match="Too many levels"):
-        inside("one/a", workspace, None, None, NOTHING_MOUNTED)
+        inside(str(tmp_path / "circle" / "a"), workspace, None, None, NOTHING_MOUNTED)
 
 
-def test_a_directory_is_told_by_the_upper_layer_first(workspace: Path, tmp_path: Path) -> None:
-    upper = tmp_path / "upper"
-    upper.mkdir()
-    (upper / "src").touch()
-    assert not is_directory(upper, workspace, "src")
-    assert is_directory(upper, workspace, "src/deep") is False
-    (upper / "src").unlink()
-    assert is_directory(upper, workspace, "src/deep")
-    assert not is_directory(upper, workspace, "nowhere")
+def test_a_link_where_one_stands_is_not_in_the_way_of_what_the_workspace_has(
+    workspace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "src").symlink_to("src")
+    assert inside("src/a", workspace, None, str(tmp_path), NOTHING_MOUNTED) == "src/a"
+
+
+def test_nothing_below_the_top_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mountpoint whose daemon is hung would keep whoever looks at it."""
+    view = tmp_path / "view"
+    looked: list[Path] = []
+
+    def readlink(path: Path) -> Path:
+        looked.append(path)
+        raise OSError(errno.EINVAL, "no link")
+
+    monkeypatch.setattr(Path, "readlink", readlink)
+    assert inside(str(view / "deep/a"), tmp_path / "app", view, "/", NOTHING_MOUNTED) == "deep/a"
+    assert tmp_path in looked
+    assert not [path for path in looked if path.is_relative_to(view)]
