@@ -10,7 +10,7 @@ from sandboxfs.changes.engine import Progress, Transaction
 from sandboxfs.changes.leaving import Leaving
 from sandboxfs.changes.plan import Plan
 from sandboxfs.changes.records import COMMIT, About, Record
-from sandboxfs.changes.replacing import replacement
+from sandboxfs.changes.replacing import Rewrite, replaced_parts, replacement
 from sandboxfs.changes.site import Result, Site, finish, settle_plan
 from sandboxfs.changes.steps import Moved
 from sandboxfs.changes.summary import without_implied
@@ -44,9 +44,13 @@ def commit(
         wishing = Wishing(plan.survey, plan.items, plan.mounts)
         transaction.prepare(wishing.wishes, _times(plan))
         operations = _operations(plan, transaction, wishing, record)
+        trims = _trimmed(plan, record)
         between()
         conflicts = [os.fsdecode(one.path) for one in plan.findings if one.conflict is not None]
-        transaction.apply(settle_plan(record.number, operations) | {"conflicts": conflicts})
+        parts = replaced_parts(record, trims)
+        transaction.apply(
+            settle_plan(record.number, [*operations, *trims]) | {"conflicts": conflicts, "parts": parts}
+        )
     except BaseException as error:
         give_up(site, record, transaction, error)
         raise
@@ -92,9 +96,17 @@ def _operations(plan: Plan, transaction: Transaction, wishing: Wishing, record: 
     return operations
 
 
+def _trimmed(plan: Plan, record: Record) -> list[Operation]:
+    """Have what is left of texts take the place of the whole."""
+    operations: list[Operation] = []
+    for number, rest in enumerate(plan.trims):
+        operations += replacement(plan.survey, record, rest, b"part-%d" % number)
+    return operations
+
+
 def _marked(plan: Plan, item: Item, name: bytes, moved: Moved, record: Record) -> list[Operation]:
     """Have a text with conflict markers take the place of the sandbox's, starting from the workspace's."""
     if item.content is None:
         return []
-    put = replacement(plan.survey, record, item.finding, item.content, name)
+    put = replacement(plan.survey, record, Rewrite(item.finding, item.content), name)
     return [*put, Rebase(item.finding.path, moved(item.finding.lower_path))]

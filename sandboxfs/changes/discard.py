@@ -4,7 +4,6 @@ Of a file of which only a part is dropped, the upper gets a text without that pa
 """
 
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,14 +11,13 @@ from sandboxfs.changes.choosing import Choose, Part
 from sandboxfs.changes.finding import Finding
 from sandboxfs.changes.journal_json import identity_out
 from sandboxfs.changes.leaving import Leaving
-from sandboxfs.changes.records import DISCARD, About, Record
-from sandboxfs.changes.replacing import replacement
+from sandboxfs.changes.records import DISCARD, About
+from sandboxfs.changes.replacing import Rewrite, replaced_parts, replacement, without_mode
 from sandboxfs.changes.scan import Survey
 from sandboxfs.changes.selection import Needs, within
 from sandboxfs.changes.site import Result, Site, finish, settle_plan
 from sandboxfs.changes.steps import Identity
 from sandboxfs.changes.summary import without_implied
-from sandboxfs.layers.settlement import Operation, Put
 
 
 @dataclass(frozen=True)
@@ -66,32 +64,15 @@ def discard(site: Site, plan: DiscardPlan, *, message: str | None = None) -> Res
     with site.records.new(About.now(DISCARD, changes, message)) as record:
         operations = Leaving(plan.survey, plan.findings).dropped()
         for number, (finding, part) in enumerate(plan.parts):
-            operations += _shortened(plan.survey, record, finding, part, b"part-%d" % number)
+            # What is left of a text takes the place of the whole.
+            rest = Rewrite(finding, part.content, without_mode(finding, part))
+            operations += replacement(plan.survey, record, rest, b"part-%d" % number)
         more: dict[str, object] = {
             "seen": [_seen(finding) for finding in plan.findings if _is_as_seen(finding)],
-            "parts": _parts(record, operations),
+            "parts": replaced_parts(record, operations),
         }
         record.write("staged", settle_plan(record.number, operations) | more)
         return finish(site, record)
-
-
-def _shortened(survey: Survey, record: Record, finding: Finding, part: Part, name: bytes) -> list[Operation]:
-    """Have what is left of a text take the place of the whole."""
-    mode = None
-    if part.mode and finding.old is not None:
-        mode = stat.S_IMODE(finding.old.mode)
-    return replacement(survey, record, finding, part.content, name, mode)
-
-
-def _parts(record: Record, operations: Sequence[Operation]) -> dict[str, object]:
-    """Note the texts that come into the upper, by where the record has them now."""
-    found: dict[str, object] = {}
-    with record.folder(b"upper") as kept:
-        for operation in operations:
-            status = kept.stat(operation.keep) if isinstance(operation, Put) else None
-            if isinstance(operation, Put) and status is not None:
-                found[os.fsdecode(operation.keep)] = identity_out(Identity.of(status))
-    return found
 
 
 def _is_as_seen(finding: Finding) -> bool:

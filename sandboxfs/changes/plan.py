@@ -12,7 +12,8 @@ from sandboxfs.changes.choosing import Choose, Part
 from sandboxfs.changes.finding import Finding
 from sandboxfs.changes.flags import Flag
 from sandboxfs.changes.patch import Kind
-from sandboxfs.changes.resolving import Fate, OnConflict, Resolution, resolve
+from sandboxfs.changes.replacing import Rewrite, without_mode
+from sandboxfs.changes.resolving import Fate, OnConflict, Resolution, resolve, resolve_part
 from sandboxfs.changes.scan import Survey
 from sandboxfs.changes.selection import Needs, within
 from sandboxfs.changes.steps import is_below, joined
@@ -43,15 +44,16 @@ class Options:
 class Plan:
     """What is to be done.
 
-    *items* are applied, *drops* leave the sandbox, *marks* get conflict markers in it, *left* stay as they
-    are because they were skipped, *conflicts* because nothing could be done. *git* counts what is left out
-    because it is git's own. *refusals* are changes that must not be applied, and why: any of them, or a
-    conflict that is to *fail* it, keeps all from being applied.
+    *items* are applied, *drops* leave the sandbox, of *trims* a part does, *marks* get conflict markers in
+    it, *left* stay as they are because they were skipped, *conflicts* because nothing could be done. *git*
+    counts what is left out because it is git's own. *refusals* are changes that must not be applied, and why:
+    any of them, or a conflict that is to *fail* it, keeps all from being applied.
     """
 
     survey: Survey
     items: tuple[Item, ...] = ()
     drops: tuple[Finding, ...] = ()
+    trims: tuple[Rewrite, ...] = ()
     marks: tuple[Item, ...] = ()
     left: tuple[Finding, ...] = ()
     conflicts: tuple[Finding, ...] = ()
@@ -64,7 +66,7 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return not (self.items or self.drops or self.marks)
+        return not (self.items or self.drops or self.trims or self.marks)
 
     @property
     def is_blocked(self) -> bool:
@@ -93,14 +95,17 @@ class _Planner:
     def plan(self) -> Plan:
         chosen, git = self._chosen()
         fates = {number: self._fate(number) for number in sorted(chosen)}
+        self._keep_what_was_not_chosen(fates)
         dropped = self._needs.dependents(self._with(fates, Fate.DROP))
         # What needs something that stays behind stays behind, too.
-        held_up = self._needs.dependents(self._with(fates, Fate.LEAVE, Fate.MARK, Fate.CONFLICT)) - dropped
+        staying = self._with(fates, Fate.LEAVE, Fate.TRIM, Fate.MARK, Fate.CONFLICT)
+        held_up = self._needs.dependents(staying) - dropped
         items = [self._item(n, fates[n]) for n in self._with(fates, Fate.TAKE) if n not in held_up | dropped]
         return Plan(
             self._survey,
             tuple(items),
             drops=self._those(sorted(dropped)),
+            trims=tuple(self._trim(n, fates[n]) for n in self._with(fates, Fate.TRIM)),
             marks=tuple(self._item(n, fates[n]) for n in self._with(fates, Fate.MARK)),
             left=self._those(self._with(fates, Fate.LEAVE)),
             conflicts=self._those(self._with(fates, Fate.CONFLICT, Fate.MARK)),
@@ -139,14 +144,27 @@ class _Planner:
         return True
 
     def _fate(self, number: int) -> Resolution:
+        finding, part = self._findings[number], self._partly.get(number)
+        if part is not None:
+            return resolve_part(finding, part, self._options.on_conflict)
+        return resolve(finding, self._options.on_conflict)
+
+    def _keep_what_was_not_chosen(self, fates: dict[int, Resolution]) -> None:
+        """Have nothing dropped that something needs which is to stay in the sandbox."""
+        dropped = self._with(fates, Fate.DROP)
+        if not dropped:
+            return
+        others = [number for number in range(len(self._findings)) if number not in fates]
+        needed = self._needs.closure([*others, *self._with(fates, Fate.TRIM, Fate.CONFLICT)])
+        for number in dropped:
+            if number in needed:
+                fates[number] = Resolution(Fate.CONFLICT)
+
+    def _trim(self, number: int, resolution: Resolution) -> Rewrite:
         finding = self._findings[number]
-        if number in self._partly and finding.conflict is None:
-            return Resolution(Fate.TAKE, self._partly[number].content)
-        resolution = resolve(finding, self._options.on_conflict)
-        if number in self._partly and resolution.fate in (Fate.TAKE, Fate.MARK):
-            # The rest would stay in the sandbox without what the workspace has by now.
-            return Resolution(Fate.CONFLICT)
-        return resolution
+        if resolution.rest is None:
+            raise ValueError("nothing is left")
+        return Rewrite(finding, resolution.rest, without_mode(finding, self._partly[number]))
 
     def _item(self, number: int, resolution: Resolution) -> Item:
         part = self._partly.get(number)

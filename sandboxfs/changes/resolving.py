@@ -2,7 +2,8 @@
 
 `ours` applies it all the same (what the workspace had is kept in the record), `theirs` drops it, `skip`
 leaves it in the sandbox, and `merge` puts both sides' edits together where both are text and it is known what
-they started from. What cannot be resolved stays a conflict.
+they started from. What cannot be resolved stays a conflict. Of a change of which only a part is taken, the
+rest stays in the sandbox, whatever becomes of the part.
 """
 
 import stat
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sandboxfs.changes import conflicts
+from sandboxfs.changes.choosing import Part
 from sandboxfs.changes.finding import Finding, Side
 from sandboxfs.changes.merge import merge
 from sandboxfs.changes.patch import Kind
@@ -37,6 +39,8 @@ class Fate(StrEnum):
     TAKE = "take"
     LEAVE = "leave"
     DROP = "drop"
+    # A part is dropped: the sandbox keeps the rest.
+    TRIM = "trim"
     # Both sides with conflict markers go into the view.
     MARK = "mark"
     CONFLICT = "conflict"
@@ -44,10 +48,14 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Resolution:
-    """The fate of a change; *content* instead of what the sandbox has, where it was merged."""
+    """The fate of a change; *content* instead of what the sandbox has, where it was merged.
+
+    *rest* is the text that the sandbox has in place of its own afterwards, where only a part is taken.
+    """
 
     fate: Fate
     content: bytes | None = None
+    rest: bytes | None = None
 
 
 _TAKE = Resolution(Fate.TAKE)
@@ -65,6 +73,31 @@ def resolve(finding: Finding, how: OnConflict) -> Resolution:
     if how is OnConflict.OURS:
         return _TAKE if _can_be_forced(finding) else _CONFLICT
     return _merged(finding) if how is OnConflict.MERGE else _CONFLICT
+
+
+def resolve_part(finding: Finding, part: Part, how: OnConflict) -> Resolution:
+    """Decide about *part* of *finding*."""
+    if finding.conflict is None:
+        return Resolution(Fate.TAKE, part.content)
+    if how is OnConflict.SKIP:
+        return Resolution(Fate.LEAVE)
+    try:
+        if how is OnConflict.THEIRS:
+            return _trimmed(finding, part)
+    except Unreadable:
+        return _CONFLICT
+    # The rest would stay in the sandbox without what the workspace has by now.
+    return _CONFLICT
+
+
+def _trimmed(finding: Finding, part: Part) -> Resolution:
+    """Take *part* out of what the sandbox has."""
+    if finding.new is None:
+        return _CONFLICT
+    before = b"" if finding.old is None else finding.old.read()
+    rest = merge(part.content, finding.new.read(), before)
+    # A hunk that was edited by hand may be no part of the change at all.
+    return Resolution(Fate.TRIM, rest=rest.text) if rest.clean else _CONFLICT
 
 
 def _can_be_forced(finding: Finding) -> bool:

@@ -90,9 +90,10 @@ def finish(site: Site, record: Record) -> Result:
     told = {str(n): outcome_to_json(one) for n, one in enumerate(outcomes) if one != Outcome(done=True)}
     refused = (one for one, outcome in zip(operations, outcomes, strict=True) if not outcome.done)
     stayed = [path for operation in refused if (path := _astray(operation)) is not None]
-    if stayed and record.about.kind == COMMIT:
+    put = {one.path for one in operations if isinstance(one, Put)}
+    if record.about.kind == COMMIT and (committed := [path for path in stayed if path not in put]):
         # What the sandbox has there now started from what was committed.
-        site.settler.settle(keeper, [Rebase(path, path) for path in stayed])
+        site.settler.settle(keeper, [Rebase(path, path) for path in committed])
     record.write("settled", told, sync=False)
     if record.about.kind == UNDO:
         _close_original(site, record, keep=bool(stayed))

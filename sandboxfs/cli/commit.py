@@ -231,7 +231,7 @@ def _tell(held: Bench, arguments: Arguments, plan: Plan, result: Result) -> None
         output.document(record | plans.plan_json(plan))
         return
     output.note(f"committed {plans.summary(plan)}")
-    if plan.drops or plan.marks or plan.left or plan.git:
+    if plan.drops or plan.trims or plan.marks or plan.left or plan.git:
         for line in plans.plan_lines(replace(plan, items=())):
             output.note(line)
     for path in result.stayed:

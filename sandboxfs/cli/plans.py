@@ -88,6 +88,7 @@ def plan_json(plan: Plan) -> dict[str, object]:
         ],
         "counts": counts_json(plan.findings),
         "dropped": paths_json(plan.drops),
+        "trimmed": paths_json(trim.finding for trim in plan.trims),
         "marked": paths_json(item.finding for item in plan.marks),
         "left": paths_json(plan.left),
         "conflicts": [
@@ -112,6 +113,7 @@ def plan_lines(plan: Plan, most: int | None = None) -> list[str]:
     found = lines(plan.findings, plan.flags, most)
     sections: list[tuple[Iterable[Finding], str]] = [
         (plan.drops, "dropped, the workspace's side stays:"),
+        ((trim.finding for trim in plan.trims), "dropped in part, the rest stays in the sandbox:"),
         ((item.finding for item in plan.marks), "not committed, conflict markers go into the view:"),
         (plan.left, "left in the sandbox, because the workspace changed meanwhile:"),
     ]

@@ -61,6 +61,23 @@ def test_accepted_hunks_land_in_the_workspace_and_the_rest_stays_in_the_sandbox(
     mounted.host_changed()
 
 
+def test_theirs_drops_the_accepted_hunks_and_no_others(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(5, 18, 30))
+    (mounted.lower / "text").write_text("the host's\n" + "".join(LINES))
+    with dialogue(mounted, "commit", "-p", "--on-conflict", "theirs") as talk:
+        talk.answer("(1/3) Commit this hunk", "n")
+        talk.answer("(2/3) Commit this hunk", "y")
+        talk.answer("(3/3) Commit this hunk", "n")
+        assert "dropped in part" in talk.finish()
+        assert talk.process.returncode == 0
+    assert (mounted.root / "text").read_text() == edited(5, 30)
+    mounted.host_changed()
+    undone = run_sandboxfs("undo", "-s", "test", "--yes", state=mounted.state)
+    assert undone.returncode == 0, undone.stderr
+    assert (mounted.root / "text").read_text() == edited(5, 18, 30)
+
+
 def test_a_directory_goes_when_all_deletions_in_it_are_accepted(mount: Mount) -> None:
     mounted = mount(TREE)
     change(mounted.root)

@@ -11,6 +11,7 @@ from sandboxfs.changes.choosing import Part
 from sandboxfs.changes.commit import commit
 from sandboxfs.changes.finding import Finding
 from sandboxfs.changes.plan import Options, busy_repository, plan_commit
+from sandboxfs.changes.resolving import OnConflict
 from sandboxfs.changes.scan import survey
 from sandboxfs.errors import UsageError
 from tests.support.committed import Committed
@@ -351,6 +352,49 @@ def test_a_part_of_a_change_can_be_discarded_and_brought_back(make: Make) -> Non
     sandbox.undo()
     assert sandbox.read("text") == both
     assert sandbox.found() == ["modified other", "modified text"]
+
+
+def test_theirs_drops_the_chosen_hunk_and_undo_brings_it_back(make: Make) -> None:
+    ours = edited(LINES, _1="first", _9="second", _17="third")
+    theirs = edited(LINES, _1="host")
+    sandbox = conflicting(make, theirs, ours)
+    view = view_states(sandbox)
+    _, second, _ = sandbox.hunk_ids("text")
+    sandbox.commit(hunks=[second], on_conflict="theirs")
+    assert (sandbox.host / "text").read_bytes() == theirs
+    assert sandbox.read("text") == edited(LINES, _1="first", _17="third")
+    assert sandbox.read("other") == b"changed"
+    assert sandbox.found() == ["modified other", "modified text!"]
+    sandbox.undo()
+    assert view_states(sandbox) == view
+    assert sandbox.found() == ["modified other", "modified text!"]
+
+
+def test_what_was_left_of_a_text_is_not_taken_back_when_it_was_changed_since(make: Make) -> None:
+    sandbox = conflicting(make, edited(LINES, _1="host"), edited(LINES, _1="first", _15="second"))
+    sandbox.commit(hunks=sandbox.hunk_ids("text")[:1], on_conflict="theirs")
+    sandbox.write("text", edited(LINES, _15="again"))
+    assert [path for path, _ in sandbox.undo().left] == [b"text"]
+    assert sandbox.read("text") == edited(LINES, _15="again")
+
+
+def test_theirs_drops_nothing_that_was_not_chosen_along_with_what_it_needs(make: Make) -> None:
+    sandbox = make({})
+    sandbox.mkdir("d")
+    sandbox.write("d/wanted", b"1")
+    sandbox.write("d/other", b"2")
+    (sandbox.host / "d").write_text("the host's")
+    sandbox.host_changed()
+    with sandbox.layers() as layers:
+        options = Options(on_conflict=OnConflict.THEIRS, choose=lambda finding: finding.path == b"d/wanted")
+        plan = plan_commit(survey(layers), options)
+    assert not plan.drops
+    assert [in_short(finding) for finding in plan.conflicts] == ["added d/!"]
+    assert [in_short(finding) for finding in sandbox.plan(on_conflict="theirs").drops] == [
+        "added d/!",
+        "added d/other",
+        "added d/wanted",
+    ]
 
 
 def test_a_part_of_a_renamed_file_takes_the_rename(make: Make) -> None:
