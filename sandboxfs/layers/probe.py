@@ -74,5 +74,6 @@ def reflinks(directory: Path) -> bool:
 
 @contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as made:
+    # Whoever finds it when this process was killed knows by its number whose it was.
+    with tempfile.TemporaryDirectory(prefix=".probe-", suffix=f"-{os.getpid()}", dir=directory) as made:
         yield Path(made)

@@ -19,6 +19,8 @@ from sandboxfs.state.tree import remove_tree
 
 MAX_NAME = 64
 _NAME = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
+# How what is being made begins, and what is tried out before that; both end with the number of a process.
+_MAKING = (".new-", ".probe-")
 
 
 def check_name(name: str) -> None:
@@ -129,15 +131,13 @@ class Store:
         """Finish the removals, and take back the creations, that a crash interrupted."""
         for entry in self._entries():
             path = self.locations.sandboxes / entry
-            # Nobody takes an hour to create a sandbox.
-            abandoned = entry.startswith(".new-") and time.time() - path.lstat().st_mtime > 3600
-            if abandoned or entry.startswith(".removed-"):
+            if entry.startswith(".removed-") or (entry.startswith(_MAKING) and _is_abandoned(path)):
                 remove_tree(path)
 
     def take_back(self, process: int) -> None:
-        """Remove the sandboxes that a process was making when it died."""
+        """Remove the sandboxes that a process was making when it died, and what it tried out for that."""
         for entry in self._entries():
-            if entry.startswith(".new-") and entry.endswith(f"-{process}"):
+            if entry.startswith(_MAKING) and entry.endswith(f"-{process}"):
                 remove_tree(self.locations.sandboxes / entry)
 
     def _entries(self) -> list[str]:
@@ -152,6 +152,15 @@ class Store:
     def _known(self) -> str | None:
         names = self.names()
         return "there is " + ", ".join(names) if names else None
+
+
+def _is_abandoned(path: Path) -> bool:
+    # Nobody takes an hour to create a sandbox.
+    try:
+        return time.time() - path.lstat().st_mtime > 3600
+    except FileNotFoundError:
+        # It was completed meanwhile.
+        return False
 
 
 def _write_whole(path: Path, content: bytes) -> None:

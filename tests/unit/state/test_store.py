@@ -163,23 +163,25 @@ def test_a_removal_that_was_interrupted_is_finished_and_never_listed(store: Stor
 
 
 def test_a_creation_that_was_interrupted_long_ago_is_taken_back_and_a_recent_one_is_not(store: Store) -> None:
-    old, recent = (store.locations.sandboxes / f".new-app-{number}" for number in (1, 2))
-    for path in (old, recent):
-        path.mkdir(parents=True)
-    os.utime(old, (0, 0))
-    store.sweep()
-    assert not old.exists()
-    assert recent.exists()
+    for stem in (".new-app", ".probe-a9l83q2r"):
+        old, recent = (store.locations.sandboxes / f"{stem}-{number}" for number in (1, 2))
+        for path in (old, recent):
+            path.mkdir(parents=True)
+        os.utime(old, (0, 0))
+        store.sweep()
+        assert not old.exists()
+        assert recent.exists()
     assert store.names() == []
 
 
 def test_what_a_process_was_making_is_taken_back_and_nothing_else(store: Store) -> None:
     create(store, "app-12")
     names = [".new-app-12", ".new-import-12", ".new-app-112", ".new-app-12-3", ".removed-app-12"]
+    names += [".probe-a9l83q2r-12", ".probe-a9l83q2r-112"]
     for name in names:
         (store.locations.sandboxes / name / "roots").mkdir(parents=True)
     store.take_back(12)
-    left = {".new-app-112", ".new-app-12-3", ".removed-app-12", "app-12"}
+    left = {".new-app-112", ".new-app-12-3", ".removed-app-12", ".probe-a9l83q2r-112", "app-12"}
     assert set(os.listdir(store.locations.sandboxes)) == left
 
 
