@@ -57,16 +57,31 @@ def first_difference(
 
 def carry(source: HostDir, name: bytes, target: HostDir, new_name: bytes) -> None:
     """Move *name* to a free name on whatever filesystem; done again after a crash it comes to the same."""
-    if target.stat(new_name) is None:
-        try:
-            return source.rename(name, target, new_name)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-        target.remove_tree(new_name + _PART)
-        copy_tree(source, name, target, new_name + _PART)
-        target.rename(new_name + _PART, target, new_name)
-    return source.remove_tree(name)
+    if brought(source, name, target, new_name):
+        source.remove_tree(name)
+
+
+def brought(source: HostDir, name: bytes, target: HostDir, new_name: bytes) -> bool:
+    """Have *name* at a free name on whatever filesystem; whether it is a copy, and *name* still there."""
+    if target.stat(new_name) is not None:
+        return True
+    try:
+        source.rename(name, target, new_name)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+    else:
+        return False
+    target.remove_tree(new_name + _PART)
+    copy_tree(source, name, target, new_name + _PART)
+    target.rename(new_name + _PART, target, new_name)
+    return True
+
+
+def remove_copy(target: HostDir, new_name: bytes) -> None:
+    """Remove what `brought` copied, whole or in part."""
+    target.remove_tree(new_name + _PART)
+    target.remove_tree(new_name)
 
 
 def copy_tree(source: HostDir, name: bytes, target: HostDir, new_name: bytes) -> None:

@@ -60,7 +60,7 @@ def commit(
 
 def give_up(site: Site, record: Record, transaction: Transaction, error: BaseException) -> None:
     """Take back what was not applied; what is in the way of that is noted on the *error* that led to it."""
-    if record.has("applied"):
+    if record.is_applied:
         record.close()
         error.add_note("the workspace is done; the next commit, discard or undo finishes the rest")
         return

@@ -18,8 +18,9 @@ from sandboxfs.changes.journal import Place, Steps, Swap
 from sandboxfs.changes.journal_json import to_json
 from sandboxfs.changes.records import Record
 from sandboxfs.changes.retreat import Kept, Retreat
+from sandboxfs.changes.room import check_room
 from sandboxfs.changes.stager import Existing, Stager
-from sandboxfs.changes.steps import Known, Wishes
+from sandboxfs.changes.steps import Known, Surprise, Wishes
 from sandboxfs.layers.hostdir import HostDir
 
 Progress = Callable[[int, int], None]
@@ -55,6 +56,7 @@ class Transaction:
         """Make everything new beside its target; when this fails, nothing is left of it."""
         try:
             intent = Intent(self._ground, wishes, times)
+            check_room(self._ground, intent.steps, self._record)
             self._expected, self._steps = intent.expected, intent.steps
             self._work = sum(1 + len(thing.below) for thing in intent.things.values()) + len(wishes)
             self._record.write("intent", to_json(intent.steps))
@@ -82,7 +84,12 @@ class Transaction:
         except BaseException:
             self.take_back()
             raise
-        Completion(self._ground, steps, self._record).run()
+        try:
+            Completion(self._ground, steps, self._record).run()
+        except (OSError, Surprise):
+            if not self._record.is_applied:
+                self.take_back()
+            raise
         self._ground.forget()
 
     def take_back(self) -> None:

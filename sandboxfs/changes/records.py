@@ -83,6 +83,11 @@ class Record:
         return any(key in entry for entry in self.entries)
 
     @property
+    def is_applied(self) -> bool:
+        """Whether it can only go forward: the workspace has all of it."""
+        return self.last("applied") is True
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing is left to be done about it."""
         return self.has("done") or self.has("taken back")

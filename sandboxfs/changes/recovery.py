@@ -1,7 +1,7 @@
 """What becomes of a commit, discard or undo that did not come to its end?
 
-As long as not everything was exchanged it is taken back; afterwards it is finished. Whoever wants to change
-the same sandbox does that first, and says so.
+As long as not everything was exchanged it is taken back; afterwards it is finished, unless there is no room
+for what it replaced. Whoever wants to change the same sandbox does that first, and says so.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from sandboxfs.changes.journal_json import from_json
 from sandboxfs.changes.records import Record
 from sandboxfs.changes.retreat import Kept, Retreat
 from sandboxfs.changes.site import Site, finish
+from sandboxfs.changes.steps import Surprise
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,9 @@ def _recover(site: Site, record: Record) -> Recovered:
     kind, number = record.about.kind, record.number
     steps = steps_of(record)
     # What changes only the sandbox is decided as soon as it is written down.
-    if record.has("applied") or (steps is None and record.has("staged")):
+    decided = record.is_applied or (steps is None and record.has("staged"))
+    if decided and _completed(site, record, steps):
         with record:
-            if steps is not None:
-                with Ground(site.workspace) as ground:
-                    Completion(ground, steps, record).run()
             finish(site, record)
         return Recovered(number, kind, finished=True)
     kept = [] if steps is None else _taken_back(site, record, steps)
@@ -60,6 +59,20 @@ def _recover(site: Site, record: Record) -> Recovered:
     else:
         site.records.remove(record)
     return Recovered(number, kind, finished=False, kept=tuple(kept))
+
+
+def _completed(site: Site, record: Record, steps: Steps | None) -> bool:
+    """Complete the steps, if there are any; False when that is impossible and they are to be taken back."""
+    if steps is None:
+        return True
+    try:
+        with Ground(site.workspace) as ground:
+            Completion(ground, steps, record).run()
+    except (OSError, Surprise):
+        if record.is_applied:
+            raise
+        return False
+    return True
 
 
 def _taken_back(site: Site, record: Record, steps: Steps) -> list[Kept]:

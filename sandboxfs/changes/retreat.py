@@ -5,12 +5,13 @@ a process that was killed last week: done twice it does nothing the second time.
 is left alone, and what it had replaced is kept in the record: nothing is lost that anybody made.
 """
 
+import errno
 import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sandboxfs.changes.carrying import carry, first_difference
+from sandboxfs.changes.carrying import carry, first_difference, remove_copy
 from sandboxfs.changes.ground import Ground
 from sandboxfs.changes.intent import needs_unlocking
 from sandboxfs.changes.journal import Place, Redress, Steps, Swap
@@ -20,6 +21,8 @@ from sandboxfs.changes.steps import joined
 from sandboxfs.layers import replica
 from sandboxfs.layers.durable import Syncer
 from sandboxfs.layers.hostdir import HostDir, aside
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,14 @@ class Retreat:
         self._steps = steps
         self._record = record
         self._kept: list[Kept] = []
+        # Numbers of steps for whose objects the record has no room.
+        self._stuck: set[int] = set()
 
     def run(self) -> list[Kept]:
         """Bring everything to where it was; return what could not be."""
         steps = self._steps
         if steps.staged:
+            self._fetch()
             for redress in reversed(steps.redresses):
                 self._redress(redress)
             for swap in reversed(steps.swaps):
@@ -63,6 +69,20 @@ class Retreat:
         return self._kept
 
     # Swaps
+
+    def _fetch(self) -> None:
+        """Have what the record keeps already where it was before that."""
+        with self._record.folder(b"pre") as pre:
+            for swap in self._steps.swaps:
+                kept, temporary = b"%d" % swap.number, self._steps.temporary(swap)
+                if swap.in_place or swap.old is None or pre.stat(kept) is None:
+                    continue
+                refuge = self._steps.places[swap.refuge]
+                there = self._ground.find(refuge.after, refuge.identity.ino)
+                if there is None:
+                    self._kept.append(Kept(self._steps.path(swap), kept))
+                elif there.stat(temporary) is None:
+                    carry(pre, kept, there, temporary)
 
     def _back(self, swap: Swap) -> None:
         place, refuge = self._steps.places[swap.place], self._steps.places[swap.refuge]
@@ -132,9 +152,20 @@ class Retreat:
 
     def _keep(self, swap: Swap, there: HostDir, name: bytes) -> None:
         """Put what cannot go back to its place into the record."""
+        if swap.number in self._stuck:
+            return
         kept = b"kept-%d" % swap.number
         with self._record.folder(b"pre") as pre:
-            carry(there, name, pre, kept)
+            try:
+                carry(there, name, pre, kept)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                remove_copy(pre, kept)
+                # It stays under its temporary name, which is in the workspace.
+                self._stuck.add(swap.number)
+                self._kept.append(Kept(joined(self._steps.places[swap.refuge].before, name)))
+                return
         self._kept.append(Kept(self._steps.path(swap), kept))
 
     def _write_back(self, swap: Swap, here: HostDir) -> None:
