@@ -61,6 +61,8 @@ EXIT_DECLINED = 1
 _ATTEMPTS = 3
 _CONFLICTING = "nothing was changed; see --on-conflict merge, skip, ours and theirs"
 _UNRESOLVED = "everything else is committed; resolve these in the view or in the workspace, and commit again"
+_UNRESOLVED_YET = "everything else would be committed"
+_STUCK = "nothing was changed; resolve these in the view or in the workspace, or see --on-conflict"
 
 
 class Arguments(argparse.Namespace):
@@ -165,10 +167,12 @@ def _commit(held: Bench, arguments: Arguments, plan: Plan) -> int:
     if arguments.dry_run:
         _show(held, arguments, plan)
         _check(plan)
+        _check_resolved(plan, _STUCK if plan.is_empty else _UNRESOLVED_YET)
         return 0
     _check(plan)
     if plan.is_empty:
         _nothing(held, arguments, plan)
+        _check_resolved(plan, _STUCK)
         return 0
     # Who answered for every hunk has been asked enough.
     if not (arguments.yes or arguments.patch):
@@ -182,8 +186,7 @@ def _commit(held: Bench, arguments: Arguments, plan: Plan) -> int:
             held.site, plan, message=arguments.message, progress=progress, between=interrupts.hold
         )
     _tell(held, arguments, plan, result)
-    if plan.conflicts:
-        raise conflict_error("commit", map(why, plan.conflicts), _UNRESOLVED)
+    _check_resolved(plan, _UNRESOLVED)
     return 0
 
 
@@ -207,9 +210,17 @@ def _check(plan: Plan) -> None:
         )
 
 
+def _check_resolved(plan: Plan, hint: str) -> None:
+    """Raise where conflicts are left: nobody is to believe that all was committed."""
+    if plan.conflicts:
+        raise conflict_error("commit", map(why, plan.conflicts), hint)
+
+
 def _nothing(held: Bench, arguments: Arguments, plan: Plan) -> None:
     if arguments.json:
         output.document({"name": held.sandbox.name, "record": None} | plans.plan_json(plan))
+        return
+    if plan.conflicts:
         return
     output.note("nothing to commit")
     for line in plans.plan_lines(plan):
@@ -232,7 +243,7 @@ def _tell(held: Bench, arguments: Arguments, plan: Plan, result: Result) -> None
         return
     output.note(f"committed {plans.summary(plan)}")
     if plan.drops or plan.trims or plan.marks or plan.left or plan.git:
-        for line in plans.plan_lines(replace(plan, items=())):
+        for line in plans.plan_lines(replace(plan, items=(), conflicts=())):
             output.note(line)
     for path in result.stayed:
         output.note(f"note: {quoted(path)} changed in the sandbox meanwhile; that stays there")

@@ -111,10 +111,13 @@ def paths_json(findings: Iterable[Finding]) -> list[str]:
 def plan_lines(plan: Plan, most: int | None = None) -> list[str]:
     """What a commit does, or would do, for a person."""
     found = lines(plan.findings, plan.flags, most)
+    marked = {item.finding.path for item in plan.marks}
+    stuck = [finding for finding in plan.conflicts if finding.path not in marked]
     sections: list[tuple[Iterable[Finding], str]] = [
         (plan.drops, "dropped, the workspace's side stays:"),
         ((trim.finding for trim in plan.trims), "dropped in part, the rest stays in the sandbox:"),
         ((item.finding for item in plan.marks), "not committed, conflict markers go into the view:"),
+        (stuck, "not committed, in conflict with the workspace:"),
         (plan.left, "left in the sandbox, because the workspace changed meanwhile:"),
     ]
     for findings, title in sections:

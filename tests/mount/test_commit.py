@@ -198,6 +198,54 @@ def test_a_clean_merge_is_committed_and_an_overlap_gets_markers_in_the_view_only
     assert (mounted.lower / "other").read_text() == "both\n"
 
 
+def test_conflicts_that_cannot_be_merged_are_named_and_never_pass_for_nothing_to_commit(mount: Mount) -> None:
+    mounted = mount(TREE)
+    for path in (mounted.root, mounted.lower):
+        (path / "new").write_text(f"of {path}\n")
+        (path / "raw").write_bytes(b"\0" + os.fsencode(path))
+    mounted.host_changed()
+    for more in ([], ["--dry-run"], ["--json"], ["--dry-run", "--json"]):
+        ended = review(mounted, "commit", "--yes", "--on-conflict", "merge", *more)
+        assert ended.returncode == 5, more
+        assert "nothing to commit" not in ended.stderr
+        assert "new" in ended.stderr
+        assert "raw" in ended.stderr
+        if "--json" in more:
+            named = json.loads(ended.stdout)["conflicts"]
+            assert [conflict["path"] for conflict in named] == ["new", "raw"]
+        elif "--dry-run" in more:
+            assert "in conflict with the workspace:\n  A new\n  A raw\n" in ended.stdout
+    assert json.loads(done(mounted, "undo", "--list", "--json"))["records"] == []
+
+
+@pytest.mark.parametrize("how", ["ours", "merge"])
+def test_a_hunk_in_conflict_is_named_where_it_cannot_be_committed(mount: Mount, how: str) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(3, 30))
+    (mounted.lower / "text").write_text(edited(3, word="host"))
+    mounted.host_changed()
+    found = json.loads(done(mounted, "diff", "--json"))["changes"]
+    first = found[0]["hunks"][0]["id"]
+    for more in ([], ["--dry-run"]):
+        ended = review(mounted, "commit", "--yes", "--on-conflict", how, "--hunk", first, *more)
+        assert ended.returncode == 5
+        assert "'text'" in ended.stderr
+    assert (mounted.root / "text").read_text() == edited(3, 30)
+    assert (mounted.lower / "text").read_text() == edited(3, word="host")
+
+
+def test_a_dry_run_of_a_merge_ends_as_the_merge_would(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "src/a").write_text("sandbox\n")
+    (mounted.root / "other").write_text("sandbox\n")
+    (mounted.lower / "other").write_text("host\n")
+    mounted.host_changed()
+    planned = review(mounted, "commit", "--dry-run", "--on-conflict", "merge")
+    assert planned.returncode == 5
+    assert "conflict markers go into the view:\n  M other\n" in planned.stdout
+    assert "'other'" in planned.stderr
+
+
 def test_a_directory_deleted_here_in_which_the_host_made_a_file_is_a_conflict(mount: Mount) -> None:
     mounted = mount(TREE)
     (mounted.root / "old/x").unlink()
