@@ -50,7 +50,7 @@ def _source(view: View, finding: Finding, sources: dict[int, list[Finding]]) -> 
     """Take the deletion that *finding*, if it is an addition, is the other end of."""
     if finding.kind is not Kind.ADDED or finding.new is None or finding.new.is_dir:
         return None
-    candidates = sources.get(_number(view, finding))
+    candidates = sources.get(number_kept(view, finding))
     if not candidates or candidates[-1].old is None:
         return None
     if stat.S_IFMT(candidates[-1].old.mode) != stat.S_IFMT(finding.new.mode):
@@ -58,7 +58,7 @@ def _source(view: View, finding: Finding, sources: dict[int, list[Finding]]) -> 
     return candidates.pop()
 
 
-def _number(view: View, finding: Finding) -> int:
+def number_kept(view: View, finding: Finding) -> int:
     """The number that the upper's object keeps, 0 for one that was made in the sandbox."""
     if finding.new is None:
         return 0

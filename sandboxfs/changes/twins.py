@@ -3,6 +3,8 @@
 A program that gave an unchanged file a second name made the upper copy it: the new name is a change, the old
 one is not. In the workspace the new name becomes a second name of the file it has, and the copy is not needed
 any more; unless the host made something else of the file meanwhile, which the sandbox never saw.
+
+Where one of several names of an unchanged file was renamed, it stays a name of that file in the same way.
 """
 
 import os
@@ -11,10 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sandboxfs.changes.finding import Finding
+from sandboxfs.changes.finding import Finding, Side
 from sandboxfs.changes.layers import Layers
+from sandboxfs.changes.patch import Kind
+from sandboxfs.changes.renames import number_kept
 from sandboxfs.changes.scan import Survey
-from sandboxfs.changes.sides import lower_side, same, upper_side
+from sandboxfs.changes.sides import Place, change, lower_side, same, upper_side
 from sandboxfs.changes.steps import Identity, joined
 from sandboxfs.changes.tree import Unreadable
 from sandboxfs.layers.settlement import Drop
@@ -59,6 +63,43 @@ def twins(survey: Survey, findings: Iterable[Finding]) -> Mapping[Inode, list[Tw
             if twin is not None:
                 found[inode].append(twin)
     return found
+
+
+def renamed_names(survey: Survey, findings: Iterable[Finding]) -> Mapping[Inode, tuple[bytes, Identity]]:
+    """Where the workspace has files of which *findings* only rename one of several names, by the copy."""
+    layers = survey.view.layers
+    sources: dict[int, tuple[bytes, Side]] = {}
+    for finding in survey.findings:
+        seen = layers.baseline.get(finding.lower_path) if _leaves(finding) else None
+        if seen is not None and finding.lower is not None:
+            sources[seen.number] = finding.lower_path, finding.lower
+    found: dict[Inode, tuple[bytes, Identity]] = {}
+    for finding in findings if sources else ():
+        copy = finding.new
+        if copy is None or not copy.is_file or copy.nlink < 2:
+            continue
+        source = sources.get(number_kept(survey.view, finding))
+        if source is not None and _is_unchanged(layers, copy, source[1], source[0]):
+            found[copy.dev, copy.ino] = source[0], Identity.seen(source[1])
+    return found
+
+
+def _leaves(finding: Finding) -> bool:
+    """Whether one of several names of a file goes."""
+    if finding.kind not in (Kind.DELETED, Kind.RENAMED):
+        return False
+    return finding.lower is not None and finding.lower.is_file and finding.lower.nlink > 1
+
+
+def _is_unchanged(layers: Layers, copy: Side, lower: Side, lower_path: bytes) -> bool:
+    """Whether *copy* is still what the workspace has, but for its name."""
+    seen = layers.baseline.get(lower_path)
+    if seen is None or not isinstance(copy.read, Place):
+        return False
+    try:
+        return same(copy, lower) and change(layers, seen, copy, lower, copy.read) is None
+    except Unreadable:
+        return False
 
 
 def _twin(layers: Layers, path: bytes, status: os.stat_result, lower_path: bytes) -> Twin | None:

@@ -28,7 +28,7 @@ from sandboxfs.changes.steps import (
     joined,
     parted,
 )
-from sandboxfs.changes.twins import twins
+from sandboxfs.changes.twins import renamed_names, twins
 from sandboxfs.layers.replica import attributes_at, of_the_sandbox
 
 UPPER, INDEX = "upper", "index"
@@ -68,7 +68,8 @@ class Wishing:
         for item in sorted(items, key=lambda item: item.finding.path.split(b"/")):
             self._wish(item)
         self.twins = twins(survey, findings)
-        existing = {inode: (found[0].lower_path, found[0].original) for inode, found in self.twins.items()}
+        existing = dict(renamed_names(survey, findings))
+        existing |= {inode: (found[0].lower_path, found[0].original) for inode, found in self.twins.items()}
         self.wishes = Wishes(tuple(self._changes), tuple(self._moves), tuple(self._dresses), existing)
 
     # Deletions

@@ -13,7 +13,7 @@ import pytest
 from tests.mount.conftest import Mount
 from tests.support.dialogue import Dialogue
 from tests.support.mount_driver import MountDriver, run_sandboxfs
-from tests.support.tree import File, Snapshot, Tree, capture
+from tests.support.tree import File, HardLink, Snapshot, Tree, capture
 
 pytestmark = pytest.mark.mount
 
@@ -95,6 +95,25 @@ def test_names_of_one_file_are_so_in_the_workspace_and_stay_so_in_the_view(
     done(mounted, "undo", "--yes")
     assert restorable(workspace) == before
     assert os.path.samefile(view / "src/a", view / "second")
+
+
+def test_a_renamed_name_stays_a_name_of_its_file_for_programs_that_have_it_open(mount: Mount) -> None:
+    mounted = mount({"a": "shared\n", "b": HardLink("a")})
+    view, workspace = mounted.root, mounted.lower
+    (view / "a").rename(view / "c")
+    number = (view / "c").stat().st_ino
+    with (view / "c").open("a") as file:
+        done(mounted, "commit", "--yes")
+        for here in (workspace, view):
+            assert os.path.samefile(here / "b", here / "c")
+        assert (view / "c").stat().st_ino == number
+        file.write("more\n")
+    assert (view / "b").read_text() == (view / "c").read_text() == "shared\nmore\n"
+    assert (workspace / "b").read_text() == "shared\n"
+    assert names(mounted) == ["M\tb", "M\tc"]
+    done(mounted, "discard", "--all", "--yes")
+    done(mounted, "undo", "--yes", "1")
+    assert os.path.samefile(workspace / "a", workspace / "b")
 
 
 def test_undo_brings_the_workspace_back_with_its_times_and_the_changes_to_the_sandbox(mount: Mount) -> None:
