@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from sandboxfs.changes.journal_json import BadJournal
 from sandboxfs.changes.layers import Layers, open_layers
 from sandboxfs.changes.records import Records
 from sandboxfs.changes.recovery import Recovered, recover
 from sandboxfs.changes.site import Settler, Site
+from sandboxfs.changes.steps import Surprise
 from sandboxfs.cli import output
 from sandboxfs.cli.planning import refuse_if_held
 from sandboxfs.cli.reviewing import layer_paths
@@ -118,6 +120,11 @@ def _recovered(site: Site) -> Recovered | None:
         done = recover(site)
     except OSError as error:
         raise UsageError(f"cannot recover what was interrupted: {error.strerror}") from error
+    except Surprise as surprise:
+        why = f"{quoted(surprise.path)}: {surprise.why}"
+        raise UsageError(f"cannot recover what was interrupted: {why}") from surprise
+    except BadJournal as error:
+        raise UsageError(f"cannot recover what was interrupted: its journal is damaged: {error}") from error
     if done is None:
         return None
     word = "finished" if done.finished else "taken back"

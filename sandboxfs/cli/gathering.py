@@ -40,7 +40,8 @@ class Old:
 class Gathered:
     """What goes, or would go: records, and bytes of the baseline.
 
-    *unfinished* are records that a crash left; *problems* are those that cannot be read. Both stay.
+    *unfinished* are records that a crash left; *problems* say which cannot be read or brought to their end.
+    All of them stay.
     """
 
     name: str
@@ -48,6 +49,9 @@ class Gathered:
     baseline: int = 0
     unfinished: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def with_problem(self, problem: str) -> "Gathered":
+        return replace(self, problems=tuple(dict.fromkeys((problem, *self.problems))))
 
     @property
     def size(self) -> int:
@@ -75,6 +79,7 @@ def _look(places: SandboxPlaces, home: HostDir, before: datetime) -> Gathered:
     records = Records(home)
     old: list[Old] = []
     unfinished: list[int] = []
+    needed: set[int | None] = set()
     problems: list[str] = []
     for number in records.numbers():
         try:
@@ -85,11 +90,14 @@ def _look(places: SandboxPlaces, home: HostDir, before: datetime) -> Gathered:
             with record:
                 if not record.is_over:
                     unfinished.append(number)
+                    needed.add(record.about.of)
                 elif _made(record) < before:
                     size = measure_tree(places.commits / str(number), _MOST).size
                     old.append(Old(number, record.about.kind, record.about.created, size))
         except UsageError as error:
             problems.append(error.message)
+    # An undo that is not over takes back what another record keeps.
+    old = [one for one in old if one.number not in needed]
     return Gathered(places.home.name, tuple(old), 0, tuple(unfinished), tuple(problems))
 
 

@@ -7,7 +7,9 @@ from sandboxfs.cli import output
 from sandboxfs.cli.gathering import Gathered, gather
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
 from sandboxfs.cli.progress import Progress
-from sandboxfs.control.sandboxes import select
+from sandboxfs.cli.recovering import bring_to_end, interrupted
+from sandboxfs.control.mounts import MountTable
+from sandboxfs.control.sandboxes import observe, select
 from sandboxfs.errors import NoSuchSandbox, SandboxBusy, SandboxError, UsageError
 from sandboxfs.state.audit_selection import parse_since
 from sandboxfs.state.locations import Locations
@@ -15,9 +17,10 @@ from sandboxfs.state.store import Store
 
 DESCRIPTION = """\
 Remove the records of commits, discards and undos that are done and older than a given
-time; they can no longer be undone then. Records of a commit that was interrupted stay.
-What was noted of the workspace goes too, from sandboxes that hold no changes, have no
-records left and are not mounted. No change and no workspace is touched."""
+time; they can no longer be undone then. A commit that was interrupted is finished or
+taken back first; where that fails, its record stays. What was noted of the workspace
+goes too, from sandboxes that hold no changes, have no records left and are not mounted.
+Nothing else in a sandbox or a workspace is touched."""
 
 EXAMPLES = ["sandboxfs gc", "sandboxfs gc --all --older-than 7d", "sandboxfs gc --dry-run --older-than 0s"]
 
@@ -58,9 +61,11 @@ def run(words: list[str]) -> int:
     with Progress("removing") as progress:
         for name in names:
             try:
-                gathered.append(
-                    gather(store.places(name), before, dry_run=arguments.dry_run, progress=progress.advance)
+                problem = None if arguments.dry_run else _recovered(store, name)
+                found = gather(
+                    store.places(name), before, dry_run=arguments.dry_run, progress=progress.advance
                 )
+                gathered.append(found if problem is None else found.with_problem(problem))
             except (SandboxError, OSError) as error:
                 if not arguments.all:
                     raise _told(name, error) from error
@@ -69,6 +74,18 @@ def run(words: list[str]) -> int:
         store.sweep()
     _tell(gathered, skipped, arguments)
     return 0
+
+
+def _recovered(store: Store, name: str) -> str | None:
+    """Bring to its end what was interrupted; say why not where that is impossible."""
+    try:
+        if interrupted(store.places(name)) is not None:
+            bring_to_end(store, observe(store, store.load(name), MountTable.read()))
+    except SandboxBusy:
+        raise
+    except SandboxError as error:
+        return error.message
+    return None
 
 
 def _told(name: str, error: SandboxError | OSError) -> SandboxError:

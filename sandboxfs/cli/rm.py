@@ -1,18 +1,23 @@
 """`sandboxfs rm`: remove sandboxes, and with them every change that was not taken over.
 
-Each sandbox is held while it is removed and disappears from listings in one step.
+Each sandbox is held while it is removed and disappears from listings in one step. A commit that was
+interrupted is brought to its end first: without its record the workspace would stay in the middle of it.
 """
 
 import argparse
+import os
 from contextlib import suppress
+from pathlib import Path
 
 from sandboxfs.cli import output
 from sandboxfs.cli.parser import Parser, verb_parser
 from sandboxfs.cli.planning import refuse_if_held
+from sandboxfs.cli.recovering import bring_to_end, interrupted
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.control.sandboxes import observe
 from sandboxfs.control.unmounting import detach_dead
 from sandboxfs.errors import NoSuchSandbox, SandboxBusy, SandboxError, UsageError
+from sandboxfs.paths import quoted
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import SandboxLock
 from sandboxfs.state.record import SandboxRecord
@@ -22,7 +27,8 @@ from sandboxfs.state.tree import is_empty
 DESCRIPTION = """\
 Remove sandboxes with everything in them. A mounted sandbox is refused; one that holds
 changes, or whose record cannot be read, is removed only with --force. The workspace is
-not touched."""
+not touched, except to finish or take back a commit that was interrupted; a sandbox for
+which that fails stays."""
 
 EXAMPLES = ["sandboxfs rm app", "sandboxfs rm --force app trial"]
 
@@ -72,9 +78,19 @@ def _check(store: Store, name: str, *, force: bool) -> SandboxRecord | None:
         raise
     except SandboxError as error:
         if force:
+            _refuse_interrupted(store, name)
             return None
         raise UsageError(error.message, hint=f"'sandboxfs rm --force {name}' removes it unread") from error
-    refuse_if_held(observe(store, record, MountTable.read()))
+    sandbox = observe(store, record, MountTable.read())
+    refuse_if_held(sandbox)
+    if force and _is_gone(record.workspace):
+        # Nothing is left that could be in the middle of anything.
+        return record
+    try:
+        bring_to_end(store, sandbox)
+    except UsageError as error:
+        error.hint = _by_hand(store, name)
+        raise
     if not force and not is_empty(store.places(name).upper):
         raise UsageError(
             f"sandbox '{name}' holds changes to {str(record.workspace)!r}",
@@ -83,12 +99,45 @@ def _check(store: Store, name: str, *, force: bool) -> SandboxRecord | None:
     return record
 
 
+def _refuse_interrupted(store: Store, name: str) -> None:
+    what = interrupted(store.places(name))
+    if what is not None:
+        raise UsageError(
+            f"{what} of sandbox '{name}' was interrupted, and it is not known in which workspace",
+            hint=_by_hand(store, name),
+        )
+
+
+def _refuse_begun(store: Store, record: SandboxRecord) -> None:
+    """Refuse to remove what somebody began between the check and now; the sandbox is held."""
+    if not _is_gone(record.workspace) and interrupted(store.places(record.name)) is not None:
+        raise SandboxBusy(f"sandbox '{record.name}' is being reviewed by another process")
+
+
+def _is_gone(workspace: Path) -> bool:
+    try:
+        os.lstat(workspace)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _by_hand(store: Store, name: str) -> str:
+    return (
+        "names that begin with '.sandboxfs-' in the workspace hold what it had; "
+        f"if nothing is missed there, remove {quoted(store.places(name).home)} by hand"
+    )
+
+
 def _remove(store: Store, name: str, record: SandboxRecord | None) -> None:
     lock = SandboxLock.acquire(store.places(name).lock)
     if lock is None:
         raise SandboxBusy(f"sandbox '{name}' is held by another process")
     try:
         if record is not None:
+            _refuse_begun(store, record)
             mount = MountTable.read().at(record.mountpoint)
             if mount is not None and mount.ours:
                 # A living one is of another sandbox that was given the same place.
