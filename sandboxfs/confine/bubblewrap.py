@@ -13,6 +13,7 @@ from sandboxfs.confine.system import System
 # Filled by a program, they take memory from everybody.
 _TEMPORARY_LIMIT = 2 << 30
 _SHARED_MEMORY_LIMIT = 1 << 30
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,10 @@ def arguments(world: World, *, filter_descriptor: int | None, sizes: bool = True
         # Our own starter is process 1: it cannot be killed from inside, and everything ends with it.
         "--as-pid-1",
         *_links(world.system),
-        *_binds(world, sizes=sizes),
-        *("--dev", "/dev", "--dir", "/run"),
-        *_temporary(Path("/dev/shm"), _SHARED_MEMORY_LIMIT, sizes=sizes),  # noqa: S108
-        *("--remount-ro", "/dev"),
+        *_mounts(world, sizes=sizes),
+        # In the end, when everything has its place.
+        *("--remount-ro", "/dev", "--remount-ro", "/"),
     ]
-    words += ["--remount-ro", "/"]
     words += ["--new-session"] if filter_descriptor is None else ["--seccomp", str(filter_descriptor)]
     return words
 
@@ -58,22 +57,37 @@ def _links(system: System) -> list[str]:
     return [word for path, target in system.links for word in ("--symlink", target, str(path))]
 
 
-def _binds(world: World, *, sizes: bool) -> list[str]:
-    """Everything that has a place, outer ones first: what is mounted later covers what is below it."""
+def _mounts(world: World, *, sizes: bool) -> list[str]:
+    """Everything that has a place, outer ones first: what is mounted later covers what is below it.
+
+    In one place, what the user asked for comes last.
+    """
     read_only = (*world.system.directories, *world.readable, *world.system.kernel_settings)
     placed: list[tuple[Path, list[str]]] = [
+        (Path("/dev"), ["--dev", "/dev"]),
         (Path("/proc"), ["--proc", "/proc"]),
+        (Path("/run"), ["--dir", "/run"]),
         *((place, ["--ro-bind", str(place), str(place)]) for place in read_only),
         *((place, ["--ro-bind", "/dev/null", str(place)]) for place in world.system.secret_files),
         *(
             (place, ["--tmpfs", str(place), "--remount-ro", str(place)])
             for place in world.system.secret_directories
         ),
-        *((place, _temporary(place, _TEMPORARY_LIMIT, sizes=sizes)) for place in world.private_temporary),
+        *_temporary_places(world, sizes=sizes),
         *((place, ["--bind", str(source), str(place)]) for source, place in world.writable),
     ]
     placed.sort(key=lambda one: len(one[0].parts))
     return [word for _, words in placed for word in words]
+
+
+def _temporary_places(world: World, *, sizes: bool) -> list[tuple[Path, list[str]]]:
+    """The private temporary directories, without those that would cover a part of what the user asked for."""
+    limits = dict.fromkeys(world.private_temporary, _TEMPORARY_LIMIT) | {_SHARED_MEMORY: _SHARED_MEMORY_LIMIT}
+    return [
+        (place, _temporary(place, limit, sizes=sizes))
+        for place, limit in limits.items()
+        if not any(place.is_relative_to(shown) for _, shown in world.writable)
+    ]
 
 
 def _temporary(place: Path, limit: int, *, sizes: bool) -> list[str]:

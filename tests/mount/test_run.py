@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -318,6 +319,21 @@ def test_a_directory_of_the_configuration_is_allowed_as_well(workspace: Path, tm
     config = tmp_path / "config.toml"
     config.write_text(f'[[workspace.allow]]\npath = "{library}"\nmode = "ro"\n')
     assert runs.run("--config", config, "--", "cat", library / "code", cwd=workspace).stdout == "code\n"
+
+
+@pytest.mark.parametrize("around", ["/dev/shm", "/tmp", "/var/tmp"])
+def test_places_in_temporary_directories_are_shown_where_they_are(around: str) -> None:
+    runs.require("bubblewrap")
+    with tempfile.TemporaryDirectory(dir=around) as made:
+        top = build(Path(made), {"work/file": "text\n", "beside/file": "beside\n", "home/": ""})
+        before = capture(top)
+        inside = f"cat file {top}/beside/file; echo work > result; echo kept > ~/note"
+        home = {"HOME": str(top / "home")}
+        done = runs.run("--allow", top / "beside", "--", "sh", "-c", inside, cwd=top / "work", env=home)
+        assert done.stdout == "text\nbeside\n"
+        assert "A result" in done.stderr
+        assert runs.run("--", "sh", "-c", "cat ~/note", cwd=top / "work", env=home).stdout == "kept\n"
+        assert_same_tree(capture(top), before, what="the places")
 
 
 # Which sandbox

@@ -1,6 +1,9 @@
 """What is bubblewrap asked for?"""
 
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from sandboxfs.confine.bubblewrap import World, arguments
 from sandboxfs.confine.system import System
@@ -45,9 +48,27 @@ def test_inner_places_come_after_outer_ones_so_that_they_are_not_covered() -> No
     assert place(words, "--proc", "/proc") < place(words, "--ro-bind", "/proc/sys", "/proc/sys")
 
 
-def test_a_workspace_below_a_temporary_directory_comes_after_it() -> None:
-    words = asked(False, ("/state/view", "/tmp/app"))
-    assert place(words, "--tmpfs", "/tmp") < place(words, "--bind", "/state/view", "/tmp/app")
+@pytest.mark.parametrize("temporary", ["/tmp", "/var/tmp", "/dev/shm"])
+def test_a_place_below_one_that_is_made_anew_comes_after_it(temporary: str) -> None:
+    words = asked(False, ("/state/view", f"{temporary}/app"))
+    bound = place(words, "--bind", "/state/view", f"{temporary}/app")
+    assert place(words, "--tmpfs", temporary) < bound
+    assert place(words, "--dev", "/dev") < bound < place(words, "--remount-ro", "/dev")
+
+
+def test_a_place_below_run_comes_after_it() -> None:
+    words = asked(False, ("/state/view", "/run/user/0/app"))
+    assert place(words, "--dir", "/run") < place(words, "--bind", "/state/view", "/run/user/0/app")
+
+
+@pytest.mark.parametrize(
+    ("shown", "temporary"),
+    [("/tmp", "/tmp"), ("/var/tmp", "/var/tmp"), ("/dev/shm", "/dev/shm"), ("/var", "/var/tmp")],
+)
+def test_no_temporary_directory_covers_what_was_asked_for(shown: str, temporary: str) -> None:
+    words = asked(False, ("/state/view", shown))
+    place(words, "--bind", "/state/view", shown)
+    assert ("--tmpfs", temporary) not in pairwise(words)
 
 
 def test_the_root_and_the_devices_are_read_only_in_the_end() -> None:
