@@ -9,10 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
-from sandboxfs.cli.following import followed_before
 from sandboxfs.cli.mountpoints import check_mountpoint
 from sandboxfs.cli.places import user_path
 from sandboxfs.cli.policy_request import PolicyRequest
@@ -55,8 +53,8 @@ class MountRequest:
 class MountPlan:
     """What to do: *previous* is the record of a sandbox to resume, *stale* a dead mount to take away.
 
-    *warnings* are about a policy that may not be meant as it is written; *roots* are the places outside the
-    workspace that it allows.
+    *warnings* are about a policy that may not be meant as it is written, and about a commit that was
+    interrupted; *roots* are the places outside the workspace that the policy allows.
     """
 
     record: SandboxRecord
@@ -88,14 +86,31 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
     workspace = _workspace(store, request, config, environment, named, table)
     mountpoint = None if request.mountpoint is None else _resolved(table, request.mountpoint)
     previous = _previous(store, request, named, workspace.path, mountpoint)
-    follow = partial(followed_before, store, workspace.path, previous)
+
+    def follow(place: str) -> str:
+        # Imported here: most mounts name no path.
+        from sandboxfs.cli.following import followed_before
+
+        return followed_before(store, workspace.path, previous, place)
+
     resolved = resolve(workspace.path, mountpoint, config, request.policy, workspace.environment, follow)
     record = _record(store, request, workspace, mountpoint, previous, resolved)
     if previous is not None:
         refuse_if_held(observe(store, previous, table))
     stale = check_mountpoint(store, record, table, mkdir=request.mkdir)
     _check_machine(request)
-    return MountPlan(record, previous, stale, resolved.warnings, resolved.roots)
+    warnings = (*resolved.warnings, *_interruption(store, previous))
+    return MountPlan(record, previous, stale, warnings, resolved.roots)
+
+
+def _interruption(store: Store, previous: SandboxRecord | None) -> tuple[str, ...]:
+    """Say that the workspace may be in the middle of a commit. Nothing is done about it by mounting."""
+    if previous is None or not store.places(previous.name).commits.is_dir():
+        return ()
+    from sandboxfs.cli.record_list import interruption
+
+    found = interruption(store.places(previous.name))
+    return () if found is None else (found,)
 
 
 def refuse_if_held(sandbox: Sandbox) -> None:

@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sandboxfs.changes.records import UNDO, Record, Records
 from sandboxfs.cli import output
 from sandboxfs.errors import SandboxError
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.state.locations import SandboxPlaces
+from sandboxfs.state.lock import holder
 
 
 @contextmanager
@@ -16,6 +18,46 @@ def opened_records(places: SandboxPlaces) -> Iterator[Records]:
     """Open the records of a sandbox, only to look at them."""
     with HostDir.at(places.home) as home:
         yield Records(home)
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A commit, discard or undo that is not over; *running* while the command is still there."""
+
+    number: int
+    kind: str
+    running: bool
+
+    @property
+    def sentence(self) -> str:
+        what = f"{self.kind} {self.number}"
+        if self.running:
+            return f"{what} is going on"
+        return f"{what} was interrupted; the next commit, discard or undo brings it to its end"
+
+    def as_json(self) -> dict[str, object]:
+        return {"id": self.number, "kind": self.kind, "running": self.running}
+
+
+def unfinished(places: SandboxPlaces) -> Unfinished | None:
+    """Look whether something is not over; what cannot be read tells nothing."""
+    try:
+        # Asked first: afterwards the command may have come to its end.
+        running = holder(places.review_lock) is not None
+        with opened_records(places) as records:
+            record = records.unfinished()
+    except (OSError, SandboxError):
+        return None
+    if record is None:
+        return None
+    with record:
+        return Unfinished(record.number, record.about.kind, running)
+
+
+def interruption(places: SandboxPlaces) -> str | None:
+    """Say that a command was interrupted, and nothing of one that is going on."""
+    found = unfinished(places) if places.commits.is_dir() else None
+    return None if found is None or found.running else found.sentence
 
 
 def listed(name: str, records: Records, *, as_json: bool) -> None:
@@ -60,16 +102,6 @@ def _state(record: Record) -> str:
 
 
 def unfinished_note(places: SandboxPlaces) -> str | None:
-    """Say that a command was interrupted, if one was; nothing is done about it, and nothing can fail."""
-    try:
-        with opened_records(places) as records:
-            record = records.unfinished()
-    except (OSError, SandboxError):
-        return None
-    if record is None:
-        return None
-    with record:
-        return (
-            f"{record.about.kind} {record.number} was interrupted, or is going on; "
-            "the next commit, discard or undo brings it to its end"
-        )
+    """Say that a command was interrupted, or is going on; nothing is done about it, and nothing can fail."""
+    found = unfinished(places)
+    return None if found is None else found.sentence

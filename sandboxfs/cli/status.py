@@ -11,6 +11,7 @@ from sandboxfs.cli import output
 from sandboxfs.cli.describe import Changes, created, effective_mode, full_description
 from sandboxfs.cli.live import InForce, Live, look, selected
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
+from sandboxfs.cli.record_list import unfinished
 from sandboxfs.cli.reviewing import reviewed
 from sandboxfs.cli.rules import show_rules
 from sandboxfs.control.sandboxes import Sandbox
@@ -48,8 +49,10 @@ def run(words: list[str]) -> int:
     live = look(store, sandbox, PATIENCE)
     upper = measure_tree(store.places(sandbox.name).upper)
     changes = _count_changes(store, sandbox.record)
+    begun = unfinished(store.places(sandbox.name))
     if arguments.json:
-        output.document(full_description(sandbox, upper, live, changes))
+        described = full_description(sandbox, upper, live, changes)
+        output.document(described | {"unfinished": None if begun is None else begun.as_json()})
         return 0
     at_least = "" if upper.complete else "at least "
     lines = {
@@ -62,6 +65,8 @@ def run(words: list[str]) -> int:
         "upper": f"{at_least}{output.human_size(upper.size)} in {upper.entries} entries",
         "changes": _changes(changes),
     }
+    if begun is not None:
+        lines["unfinished"] = begun.sentence
     if live.counters:
         lines["session"] = ", ".join(f"{word} {count}" for word, count in live.counters.items())
     for word, value in lines.items():

@@ -36,7 +36,7 @@ class View:
     lifeline: int | None
     joined: bool
     resumed: bool
-    # About a policy that may not be meant as it is written.
+    # About a policy that may not be meant as it is written, and a commit that was interrupted.
     warnings: tuple[str, ...] = ()
 
     @property
@@ -153,7 +153,23 @@ def _join(store: Store, sandbox: Sandbox) -> View | None:
         if lifeline is not None:
             os.close(lifeline)
         return None
-    return View(store, sandbox.record, sandbox.pid, watch, lifeline, joined=True, resumed=True)
+    return View(
+        store,
+        sandbox.record,
+        sandbox.pid,
+        watch,
+        lifeline,
+        joined=True,
+        resumed=True,
+        warnings=_interruption(store, sandbox),
+    )
+
+
+def _interruption(store: Store, sandbox: Sandbox) -> tuple[str, ...]:
+    from sandboxfs.cli.record_list import interruption
+
+    found = interruption(store.places(sandbox.name))
+    return () if found is None else (found,)
 
 
 def _wait_for(pid: int) -> bool:

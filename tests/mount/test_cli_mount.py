@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sandboxfs.changes.records import COMMIT, About, Records
+from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.state.lock import holder
 from tests.support import conditions
 from tests.support.mount_driver import run_sandboxfs
@@ -469,6 +471,27 @@ def test_the_current_directory_selects_the_sandbox(
     done("unmount", "-s", "app")
 
 
+def test_a_commit_that_was_interrupted_is_told_and_not_touched(workspace: Path, view: Path) -> None:
+    done("mount", workspace, view)
+    done("unmount", view)
+    with HostDir.at(home("app")) as place, Records(place).new(About.now(COMMIT, ())) as record:
+        record.write("intent", {})
+    told = "commit 1 was interrupted; the next commit, discard or undo brings it to its end"
+    mounted = run_sandboxfs("mount", workspace, view)
+    assert (mounted.returncode, mounted.stdout) == (0, f"{view}\n")
+    assert f"sandboxfs: warning: {told}\n" in mounted.stderr
+    assert told in done("status")
+    assert status()["unfinished"] == {"id": 1, "kind": "commit", "running": False}
+    joined = run_sandboxfs("run", "-s", "app", "--confine", "none", "--", "true")
+    assert (joined.returncode, told in joined.stderr) == (0, True)
+    done("unmount", view)
+    assert json.loads(done("mount", "--json", workspace, view))["warnings"] == [told]
+    done("unmount", view)
+    own = run_sandboxfs("run", "-s", "app", "--confine", "none", "--", "true")
+    assert (own.returncode, told in own.stderr) == (0, True)
+    assert (home("app") / "commits" / "1" / "journal").exists()
+
+
 def test_rm_refuses_a_mounted_sandbox_and_one_with_changes(workspace: Path, view: Path) -> None:
     done("mount", workspace, view)
     (view / "closed").mkdir()
@@ -535,6 +558,7 @@ def test_status_tells_what_programs_rely_on(workspace: Path, view: Path) -> None
         "upper_bytes": 0,
         "upper_entries": 1,
         "upper_complete": True,
+        "unfinished": None,
     }
     assert isinstance(described["upper_bytes"], int)
     assert described["upper_bytes"] >= 200_000
