@@ -75,7 +75,7 @@ class _Scan:
         self._paths = paths
         self._deletions = Deletions(view)
         self._found: list[Finding] = []
-        # Directories that the host deleted and that are made again only if something in them needs it.
+        # Directories that the host deleted or replaced, made again only if something in them needs it.
         self._orphans: list[Finding] = []
 
     def findings(self) -> list[Finding]:
@@ -116,9 +116,12 @@ class _Scan:
             # One that is merged with the workspace's was copied up, when nobody kept a baseline.
             if directory.hidden or lower is None or not lower.is_dir:
                 self._add(judging.added(path, new, lower, lower_path), opaque=directory.opaque)
-        elif stat.S_ISDIR(seen.mode) and lower is None:
+        elif stat.S_ISDIR(seen.mode) and (lower is None or not lower.is_dir):
             orphan = judging.orphaned(self._layers, path, seen, new, lower_path)
-            self._orphans.append(replace(orphan, opaque=directory.opaque))
+            if lower is not None:
+                orphan = replace(orphan, lower=lower, conflict=conflicts.CHANGED)
+            changed = lower is not None and new.mode != seen.mode
+            (self._found if changed else self._orphans).append(replace(orphan, opaque=directory.opaque))
         else:
             self._changed(path, lower_path, seen, new, lower, opaque=directory.opaque)
 

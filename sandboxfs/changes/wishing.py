@@ -79,6 +79,8 @@ class Wishing:
         deleted = {one.lower_path: one for one in findings if one.kind is Kind.DELETED}
         tops = {one.lower_path for one in findings if one.kind is Kind.TYPE} | deleted.keys()
         moved = {one.old_path: one for one in findings if one.kind is Kind.RENAMED and not one.is_dir}
+        # The host may have made a directory of what was renamed.
+        tops |= {path for path, one in moved.items() if path and one.lower is not None and one.lower.is_dir}
         alone: dict[bytes, Finding] = {}
         for path, finding in (deleted | {path: one for path, one in moved.items() if path}).items():
             top = _topmost(path, tops)
@@ -113,14 +115,14 @@ class Wishing:
             case Kind.ADDED:
                 self._put(item, self._in_the_way(finding))
             case _:
-                self._put(item, self._known(finding.lower, finding.lower_path))
+                self._put(item, self._replaced(finding))
 
     def _delete(self, finding: Finding) -> None:
         """Remove what the workspace has at the lower path, unless it goes with its directory."""
         replaced = self.moved(finding.lower_path) in self._moving
         if finding.lower_path in self._gone and not replaced:
             spot = self._spot_of(finding.lower_path)
-            self._changes.append(Change(spot, self._known(finding.lower, finding.lower_path), None))
+            self._changes.append(Change(spot, self._replaced(finding), None))
 
     def _put(self, item: Item, old: Known | None) -> None:
         finding = item.finding
@@ -170,6 +172,18 @@ class Wishing:
         lower = lower_side(self._layers, path)
         if lower is None or self.moved(path) != path:
             return None
+        return self._with_contents(lower, path)
+
+    def _replaced(self, finding: Finding) -> Known | None:
+        """What the workspace has instead of what the sandbox saw there; a directory with everything in it."""
+        lower, path = finding.lower, finding.lower_path
+        was_dir = finding.old is not None and finding.old.is_dir
+        if lower is None or was_dir or finding.kind is Kind.DELETED:
+            # What is deleted in a directory are findings of their own.
+            return self._known(lower, path)
+        return self._with_contents(lower, path)
+
+    def _with_contents(self, lower: Side, path: bytes) -> Known:
         if not lower.is_dir:
             return Known(Identity.seen(lower))
         with self._layers.workspace.directory(path).child(b".") as top:
@@ -191,10 +205,13 @@ class Wishing:
 
     def _is_dressed_in_place(self, finding: Finding) -> bool:
         """Whether attributes can be changed on the object itself: no other name must notice."""
-        lower = finding.lower
-        if lower is None or self._tree_around(finding.path) is not None:
+        lower, new = finding.lower, finding.new
+        if lower is None or new is None or self._tree_around(finding.path) is not None:
             return False
-        return lower.is_dir or (lower.is_file and lower.nlink == 1)
+        if lower.is_dir or new.is_dir:
+            return lower.is_dir and new.is_dir
+        # Where the workspace moved on, its content is not what the sandbox has.
+        return lower.is_file and lower.nlink == 1 and finding.conflict is None
 
     def _dress(self, finding: Finding, came: Spot | None = None) -> None:
         if finding.new is None or finding.lower is None:
