@@ -33,6 +33,7 @@ def join(
     if first is None:
         return None
     undo.callback(first.let_go)
+    request.check_log(first.record)
     outside = _beside_the_policy(first.record, request)
     check_workspace(first.record.workspace, home, request.home)
     views = [first]
@@ -40,6 +41,7 @@ def join(
         view = join_view(store, companion)
         if view is not None:
             undo.callback(view.let_go)
+            request.check_log(view.record)
             views.append(view)
     beside = sort_out(outside, first.record.workspace, home, request.home)
     for root in beside.roots:

@@ -175,6 +175,7 @@ def request(arguments: Arguments) -> RunRequest:
         home=Home(arguments.home),
         variables=tuple(map(parse_assignment, arguments.env)),
         clear_environment=arguments.clear_env,
+        writes_logged=bool(arguments.assert_no_writes or arguments.assert_writes_only),
     )
 
 

@@ -100,6 +100,7 @@ class Starting:
 
     def _plan(self, request: MountRequest) -> MountPlan:
         plan = plan_mount(self._store, request, self._environment)
+        self._request.check_log(plan.record)
         settings = plan.record.settings
         if self._at_own_path and settings.symlinks is Symlinks.GUARD:
             # The view is where the workspace was, and what leads out of it leads nowhere: links are as they

@@ -630,6 +630,28 @@ def test_what_is_asserted_of_a_run_is_checked(
     assert broken is None or f"sandboxfs: does not hold: {broken}" in done.stderr
 
 
+def test_writes_are_not_asserted_about_where_the_log_does_not_tell_them(
+    workspace: Path, tmp_path: Path
+) -> None:
+    asserted = ("--assert-no-writes", "**", "--", "sh", "-c", "echo 1 > made; rm made")
+    config = tmp_path / "config.toml"
+    config.write_text('[log]\nlevel = "denials"\n')
+    for options in (("--log-level", "denials"), ("--config", config)):
+        done = runs.run(*options, *asserted, cwd=workspace, status=125)
+        assert "nothing can be asserted about writes" in done.stderr
+        assert "hint: use --log-level writes" in done.stderr
+    assert sandboxes() == {}
+    runs.run("--config", config, "--log-level", "writes", *asserted, cwd=workspace, status=1)
+    run_sandboxfs(
+        "mount", "--mkdir", "--name", "served", "--log-level", "denials", workspace, tmp_path / "view"
+    )
+    try:
+        done = runs.run("-s", "served", *asserted, cwd=workspace, status=125)
+        assert "nothing can be asserted about writes" in done.stderr
+    finally:
+        assert run_sandboxfs("unmount", "-s", "served").returncode == 0
+
+
 def test_changes_are_committed_when_the_program_succeeds(tmp_path: Path) -> None:
     place = build(tmp_path / "workspace", PROJECT)
     runs.run("--commit", "--", "sh", "-c", "echo x > added; exit 1", cwd=place, status=1)
