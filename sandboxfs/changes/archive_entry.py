@@ -104,6 +104,8 @@ def sighting_line(sighting: Sighting) -> bytes:
         out["target"] = _text(sighting.target)
     if sighting.saved is not None:
         out["saved"] = list(sighting.saved)
+    if sighting.marked:
+        out["marked"] = True
     return _line(out)
 
 
@@ -169,6 +171,7 @@ def parse_sighting(line: bytes) -> Sighting:
         digest=fields.digest("digest") if fields.has("digest") else None,
         target=fields.target("target") if stat.S_ISLNK(mode) else None,
         saved=fields.saved("saved") if fields.has("saved") else None,
+        marked=fields.flag("marked"),
     )
     fields.finish()
     return sighting

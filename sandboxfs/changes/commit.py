@@ -4,17 +4,17 @@ The workspace first, all or nothing; then they leave the upper, where the view s
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from sandboxfs.changes.engine import Progress, Transaction
 from sandboxfs.changes.leaving import Leaving
 from sandboxfs.changes.plan import Plan
 from sandboxfs.changes.records import COMMIT, About, Record
-from sandboxfs.changes.replacing import Rewrite, replaced_parts, replacement
+from sandboxfs.changes.replacing import Rewrite, keep_start, replaced_parts, replacement
 from sandboxfs.changes.site import Result, Site, finish, settle_plan
 from sandboxfs.changes.steps import Moved
 from sandboxfs.changes.summary import without_implied
-from sandboxfs.changes.wishing import INDEX, UPPER, Item, Wishing
+from sandboxfs.changes.wishing import INDEX, UPPER, Wishing
 from sandboxfs.layers.settlement import Operation, Rebase
 from sandboxfs.paths import quoted
 
@@ -35,8 +35,7 @@ def commit(
 
     *between* is called when everything is staged and nothing is changed.
     """
-    changes = tuple((finding.path, finding.kind.value) for finding in without_implied(plan.findings))
-    record = site.records.new(About.now(COMMIT, changes, message))
+    record = site.records.new(About.now(COMMIT, tuple(_changes(plan)), message))
     transaction = Transaction(
         site.workspace, record, {UPPER: site.upper, INDEX: site.index}, progress=progress
     )
@@ -44,18 +43,26 @@ def commit(
         wishing = Wishing(plan.survey, plan.items, plan.mounts)
         transaction.prepare(wishing.wishes, _times(plan))
         operations = _operations(plan, transaction, wishing, record)
-        trims = _trimmed(plan, record)
         between()
         conflicts = [os.fsdecode(one.path) for one in plan.findings if one.conflict is not None]
-        parts = replaced_parts(record, trims)
-        transaction.apply(
-            settle_plan(record.number, [*operations, *trims]) | {"conflicts": conflicts, "parts": parts}
-        )
+        parts = replaced_parts(record, operations)
+        transaction.apply(settle_plan(record.number, operations) | {"conflicts": conflicts, "parts": parts})
     except BaseException as error:
         give_up(site, record, transaction, error)
         raise
     with record:
         return finish(site, record)
+
+
+def _changes(plan: Plan) -> Iterator[tuple[bytes, str]]:
+    """What the record is about: what was applied, and what changed in the sandbox alone."""
+    for finding in without_implied(plan.findings):
+        yield finding.path, finding.kind.value
+    for finding in without_implied(list(plan.drops)):
+        yield finding.path, "dropped"
+    for word, rewrites in (("trimmed", plan.trims), ("marked", plan.marks)):
+        for rewrite in rewrites:
+            yield rewrite.finding.path, word
 
 
 def give_up(site: Site, record: Record, transaction: Transaction, error: BaseException) -> None:
@@ -91,22 +98,17 @@ def _operations(plan: Plan, transaction: Transaction, wishing: Wishing, record: 
     applied = Leaving(plan.survey, plan.findings, transaction.originals)
     operations = applied.applied(partly, copies)
     operations += Leaving(plan.survey, plan.drops, besides=plan.findings).dropped()
-    for number, item in enumerate(plan.marks):
-        operations += _marked(plan, item, b"mark-%d" % number, wishing.moved, record)
-    return operations
-
-
-def _trimmed(plan: Plan, record: Record) -> list[Operation]:
-    """Have what is left of texts take the place of the whole."""
-    operations: list[Operation] = []
+    for number, mark in enumerate(plan.marks):
+        operations += _marked(plan, mark, b"mark-%d" % number, wishing.moved, record)
     for number, rest in enumerate(plan.trims):
         operations += replacement(plan.survey, record, rest, b"part-%d" % number)
     return operations
 
 
-def _marked(plan: Plan, item: Item, name: bytes, moved: Moved, record: Record) -> list[Operation]:
+def _marked(plan: Plan, mark: Rewrite, name: bytes, moved: Moved, record: Record) -> list[Operation]:
     """Have a text with conflict markers take the place of the sandbox's, starting from the workspace's."""
-    if item.content is None:
+    put = replacement(plan.survey, record, mark, name)
+    if not put:
         return []
-    put = replacement(plan.survey, record, Rewrite(item.finding, item.content), name)
-    return [*put, Rebase(item.finding.path, moved(item.finding.lower_path))]
+    keep_start(plan.survey, record, mark.finding, name)
+    return [*put, Rebase(mark.finding.path, moved(mark.finding.lower_path), marked=True)]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from sandboxfs.changes import conflicts
 from sandboxfs.changes.finding import Finding, Side
 from sandboxfs.changes.layers import Layers
+from sandboxfs.changes.merge import has_markers
 from sandboxfs.changes.patch import Kind
 from sandboxfs.changes.sides import Place, change, has_moved, same, seen_side
 from sandboxfs.changes.tree import StillChanging, Unreadable
@@ -63,6 +64,8 @@ def changed(
         if lower is not None and not changing and _came_to(new, lower):
             return None
     old = seen_side(layers, seen)
+    if is_unresolved(seen, old, new):
+        conflict = conflicts.UNRESOLVED
     return Finding(
         path,
         kind,
@@ -74,6 +77,22 @@ def changed(
         changing=changing,
         changed_ns=new.ctime_ns,
     )
+
+
+def is_unresolved(seen: Sighting, old: Side | None, new: Side) -> bool:
+    """Whether conflict markers that a commit has put there are still in what the sandbox has."""
+    if not seen.marked or not new.is_file:
+        return False
+    try:
+        after = new.read()
+    except Unreadable:
+        # Somebody is at it; until the end is seen nothing is resolved.
+        return True
+    try:
+        before = old.read() if old is not None and old.is_file else b""
+    except Unreadable:
+        before = b""
+    return has_markers(after, before)
 
 
 def _came_to(new: Side, lower: Side) -> bool:

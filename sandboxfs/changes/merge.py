@@ -13,6 +13,9 @@ from sandboxfs.changes.differ import Edit, diff_lines
 from sandboxfs.changes.hunks import is_binary, text_lines
 
 OURS, THEIRS, BASE = b"sandbox", b"workspace", b"baseline"
+_BEGIN, _END = b"<<<<<<< " + OURS, b">>>>>>> " + THEIRS
+# Those that no text has by chance.
+_MARKERS = frozenset({_BEGIN, _END})
 # Conflicts this few lines apart are easier to read as one.
 _NEAR = 3
 
@@ -44,6 +47,15 @@ class Merged:
     def clean(self) -> bool:
         """Whether both sides' changes are in the text, with nothing left to decide."""
         return not self.conflicts and not self.binary
+
+
+def has_markers(text: bytes, before: bytes) -> bool:
+    """Whether *text* has lines that mark a conflict, more of them than *before* had."""
+    return _count_markers(text) > _count_markers(before)
+
+
+def _count_markers(text: bytes) -> int:
+    return sum(line.rstrip(b"\r\n") in _MARKERS for line in text_lines(text))
 
 
 def merge(base: bytes, ours: bytes, theirs: bytes, *, show_base: bool = False) -> Merged:
@@ -133,14 +145,14 @@ class _Output:
 
     def _mark(self, base: Lines, ours: Lines, theirs: Lines) -> None:
         self.conflicts.append(Conflict(len(self.lines), tuple(base), tuple(ours), tuple(theirs)))
-        self._marker(b"<<<<<<< " + OURS)
+        self._marker(_BEGIN)
         self._section(ours)
         if self._show_base:
             self._marker(b"||||||| " + BASE)
             self._section(base)
         self._marker(b"=======")
         self._section(theirs)
-        self._marker(b">>>>>>> " + THEIRS)
+        self._marker(_END)
 
     def _marker(self, text: bytes) -> None:
         self.lines.append(text + self._line_end)

@@ -12,11 +12,11 @@ from sandboxfs.changes.choosing import Choose, Part
 from sandboxfs.changes.finding import Finding
 from sandboxfs.changes.flags import Flag
 from sandboxfs.changes.patch import Kind
-from sandboxfs.changes.replacing import Rewrite, without_mode
+from sandboxfs.changes.replacing import Rewrite, merged_mode, without_mode
 from sandboxfs.changes.resolving import Fate, OnConflict, Resolution, resolve, resolve_part
 from sandboxfs.changes.scan import Survey
 from sandboxfs.changes.selection import Needs, within
-from sandboxfs.changes.steps import is_below, joined
+from sandboxfs.changes.steps import is_below, joined, parted
 from sandboxfs.changes.wishing import Item
 
 GIT = b".git"
@@ -54,7 +54,7 @@ class Plan:
     items: tuple[Item, ...] = ()
     drops: tuple[Finding, ...] = ()
     trims: tuple[Rewrite, ...] = ()
-    marks: tuple[Item, ...] = ()
+    marks: tuple[Rewrite, ...] = ()
     left: tuple[Finding, ...] = ()
     conflicts: tuple[Finding, ...] = ()
     refusals: tuple[tuple[Finding, str], ...] = ()
@@ -106,7 +106,7 @@ class _Planner:
             tuple(items),
             drops=self._those(sorted(dropped)),
             trims=tuple(self._trim(n, fates[n]) for n in self._with(fates, Fate.TRIM)),
-            marks=tuple(self._item(n, fates[n]) for n in self._with(fates, Fate.MARK)),
+            marks=tuple(self._mark(n, fates[n]) for n in self._with(fates, Fate.MARK)),
             left=self._those(self._with(fates, Fate.LEAVE)),
             conflicts=self._those(self._with(fates, Fate.CONFLICT, Fate.MARK)),
             refusals=tuple(self._refusals(items)),
@@ -160,6 +160,12 @@ class _Planner:
             if number in needed:
                 fates[number] = Resolution(Fate.CONFLICT)
 
+    def _mark(self, number: int, resolution: Resolution) -> Rewrite:
+        finding = self._findings[number]
+        if resolution.content is None:
+            raise ValueError("nothing to mark")
+        return Rewrite(finding, resolution.content, merged_mode(finding))
+
     def _trim(self, number: int, resolution: Resolution) -> Rewrite:
         finding = self._findings[number]
         if resolution.rest is None:
@@ -173,12 +179,26 @@ class _Planner:
 
     # Refusing
 
-    def _refusals(self, items: Iterable[Item]) -> Iterable[tuple[Finding, str]]:
+    def _refusals(self, items: Sequence[Item]) -> Iterable[tuple[Finding, str]]:
+        taken = {item.finding.path: item.finding for item in items}
         for item in items:
-            why = None if self._options.allow_special else special(item.finding)
+            why = None if self._options.allow_special else special(item.finding, self._given(item, taken))
             why = why or self._mounted(item.finding)
             if why is not None:
                 yield item.finding, why
+
+    def _given(self, item: Item, taken: Mapping[bytes, Finding]) -> int:
+        """The bits that the kernel gives a new directory because the one around it has them."""
+        finding = item.finding
+        if finding.new is None or not finding.new.is_dir or not finding.path:
+            return 0
+        if finding.old is not None and finding.old.is_dir:
+            return 0
+        around = taken.get(parted(finding.path)[0])
+        if around is not None and around.new is not None:
+            return around.new.mode & stat.S_ISGID
+        found = self._survey.view.layers.workspace.stat(parted(finding.lower_path)[0])
+        return 0 if found is None else found.st_mode & stat.S_ISGID
 
     def _mounted(self, finding: Finding) -> str | None:
         """Whether a mountpoint is in the way of a name that goes; a file's content can still be changed."""
@@ -191,16 +211,18 @@ class _Planner:
         return None
 
 
-def special(finding: Finding) -> str | None:
-    """Why a change is refused unless special things are allowed."""
+def special(finding: Finding, given: int = 0) -> str | None:
+    """Why a change is refused unless special things are allowed; the bits in *given* are nobody's doing."""
     new = finding.new
     if new is None:
         return None
     if stat.S_ISCHR(new.mode) or stat.S_ISBLK(new.mode):
         return "a device node"
-    before = finding.old.mode if finding.old is not None and finding.old.is_file else 0
-    gained = new.mode & ~before & (stat.S_ISUID | stat.S_ISGID)
-    if new.is_file and gained:
+    before = finding.old.mode if finding.old is not None else 0
+    if stat.S_IFMT(before) != stat.S_IFMT(new.mode):
+        before = 0
+    gained = new.mode & ~(before | given) & (stat.S_ISUID | stat.S_ISGID)
+    if (new.is_file or new.is_dir) and gained:
         return "setuid" if gained & stat.S_ISUID else "setgid"
     return None
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sandboxfs.changes import conflicts
 from sandboxfs.changes.finding import Finding
+from sandboxfs.changes.judging import is_unresolved
 from sandboxfs.changes.patch import Kind
 from sandboxfs.changes.tree import split
 from sandboxfs.changes.view import View
@@ -29,7 +30,7 @@ def with_renames(view: View, findings: list[Finding]) -> list[Finding]:
             kept.append(finding)
         else:
             used.add(source.lower_path)
-            kept.append(_renamed(source, finding))
+            kept.append(_renamed(view, source, finding))
     return [finding for finding in kept if finding.kind is not Kind.DELETED or finding.lower_path not in used]
 
 
@@ -71,8 +72,12 @@ def number_kept(view: View, finding: Finding) -> int:
         return 0
 
 
-def _renamed(source: Finding, target: Finding) -> Finding:
+def _renamed(view: View, source: Finding, target: Finding) -> Finding:
     moved = source.conflict is not None and source.conflict != conflicts.FILLED
+    conflict = target.conflict or (conflicts.CHANGED if moved else None)
+    seen = view.layers.baseline.get(source.lower_path)
+    if seen is not None and target.new is not None and is_unresolved(seen, source.old, target.new):
+        conflict = conflicts.UNRESOLVED
     return replace(
         target,
         kind=Kind.RENAMED,
@@ -80,6 +85,6 @@ def _renamed(source: Finding, target: Finding) -> Finding:
         lower=source.lower,
         lower_path=source.lower_path,
         old_path=source.lower_path,
-        conflict=target.conflict or (conflicts.CHANGED if moved else None),
+        conflict=conflict,
         changed_ns=max(source.changed_ns, target.changed_ns),
     )

@@ -17,9 +17,13 @@ from sandboxfs.changes.records import Record
 from sandboxfs.changes.scan import Survey
 from sandboxfs.changes.steps import Identity as Seen
 from sandboxfs.changes.steps import parted
+from sandboxfs.layers.baseline_copy import write_alone
 from sandboxfs.layers.durable import Syncer
 from sandboxfs.layers.replica import attributes_at, of_the_host, write_file
 from sandboxfs.layers.settlement import Identity, Operation, Put
+
+# Behind the name of a text: what its file had started from.
+SEEN = b".seen"
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,23 @@ def replaced_parts(record: Record, operations: Iterable[Operation]) -> dict[str,
             if isinstance(operation, Put) and status is not None:
                 found[os.fsdecode(operation.keep)] = identity_out(Seen.of(status))
     return found
+
+
+def keep_start(survey: Survey, record: Record, finding: Finding, name: bytes) -> None:
+    """Keep what the sandbox started from at *finding*, as `Resume` reads it, for the text put from *name*."""
+    baseline = survey.view.layers.baseline
+    seen = baseline.get(finding.lower_path)
+    if seen is not None:
+        with record.folder(b"upper") as kept:
+            write_alone(kept, name + SEEN, seen, baseline.content(seen))
+
+
+def merged_mode(finding: Finding) -> int | None:
+    """The mode of what is merged, where that is the workspace's: the sandbox did not change it."""
+    old, new, lower = finding.old, finding.new, finding.lower
+    if old is None or new is None or lower is None or not lower.is_file or old.mode != new.mode:
+        return None
+    return stat.S_IMODE(lower.mode)
 
 
 def without_mode(finding: Finding, part: Part) -> int | None:

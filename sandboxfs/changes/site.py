@@ -6,14 +6,25 @@ part may be done by another process than the one that began.
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from sandboxfs.changes.records import COMMIT, UNDO, Record, Records
 from sandboxfs.errors import UsageError
 from sandboxfs.layers.hostdir import HostDir
-from sandboxfs.layers.settlement import WHITEOUT, Drop, Moved, Operation, Outcome, Prune, Put, Rebase
+from sandboxfs.layers.settlement import (
+    CHANGED,
+    WHITEOUT,
+    Drop,
+    Moved,
+    Operation,
+    Outcome,
+    Prune,
+    Put,
+    Rebase,
+    refused,
+)
 from sandboxfs.layers.settlement_json import (
     operation_from_json,
     operation_to_json,
@@ -84,13 +95,16 @@ def finish(site: Site, record: Record) -> Result:
     keeper, operations = planned(record)
     # Everything else relies on moves, so each of those has to be over first.
     batches: list[list[Operation]] = [[one] for one in operations if isinstance(one, Moved)]
-    batches.append([one for one in operations if not isinstance(one, Moved)])
+    put = {one.path for one in operations if isinstance(one, Put)} if record.about.kind == COMMIT else set()
+    later = [one for one in operations if isinstance(one, Rebase) and one.path in put]
+    apart = {id(one) for one in later}
+    batches.append([one for one in operations if not isinstance(one, Moved) and id(one) not in apart])
     answers = {id(one): outcome for batch in batches for one, outcome in _settled(site, keeper, batch)}
+    answers |= _rebased(site, keeper, later, _refused_puts(operations, answers))
     outcomes = _as_of_the_first_time(operations, [answers[id(operation)] for operation in operations])
     told = {str(n): outcome_to_json(one) for n, one in enumerate(outcomes) if one != Outcome(done=True)}
-    refused = (one for one, outcome in zip(operations, outcomes, strict=True) if not outcome.done)
-    stayed = [path for operation in refused if (path := _astray(operation)) is not None]
-    put = {one.path for one in operations if isinstance(one, Put)}
+    undone = (one for one, outcome in zip(operations, outcomes, strict=True) if not outcome.done)
+    stayed = [path for operation in undone if (path := _astray(operation)) is not None]
     if record.about.kind == COMMIT and (committed := [path for path in stayed if path not in put]):
         # What the sandbox has there now started from what was committed.
         site.settler.settle(keeper, [Rebase(path, path) for path in committed])
@@ -99,6 +113,20 @@ def finish(site: Site, record: Record) -> Result:
         _close_original(site, record, keep=bool(stayed))
     record.write("done", value=True)
     return Result(record.number, tuple(stayed))
+
+
+def _refused_puts(operations: Iterable[Operation], answers: Mapping[int, Outcome]) -> set[bytes]:
+    puts = [one for one in operations if isinstance(one, Put)]
+    return {one.path for one in puts if not answers[id(one)].done}
+
+
+def _rebased(
+    site: Site, keeper: int, rebases: Iterable[Rebase], refused_puts: Collection[bytes]
+) -> dict[int, Outcome]:
+    """Let texts that were put start from what they were made of; what was not put has not that in it."""
+    kept_up = [one for one in rebases if one.path not in refused_puts]
+    answers = {id(one): refused(CHANGED) for one in rebases}
+    return answers | {id(one): outcome for one, outcome in _settled(site, keeper, kept_up)}
 
 
 def _settled(site: Site, keeper: int, batch: Sequence[Operation]) -> Iterable[tuple[Operation, Outcome]]:

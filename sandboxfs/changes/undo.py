@@ -18,13 +18,14 @@ from sandboxfs.changes.journal_json import identity_in
 from sandboxfs.changes.rebasing import Rebasing
 from sandboxfs.changes.records import UNDO, About, Record
 from sandboxfs.changes.recovery import steps_of
+from sandboxfs.changes.replacing import SEEN
 from sandboxfs.changes.reversing import entries_of, exchanged, reversed_operations, taken_places
 from sandboxfs.changes.site import Result, Site, finish, outcomes_of, planned, settle_plan, undone_so_far
 from sandboxfs.changes.steps import Identity, Moved, Wishes, is_below, parted
 from sandboxfs.layers import settlement
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.layers.replica import same_content
-from sandboxfs.layers.settlement import WHITEOUT, Drop, Operation, Outcome, Rebase, paths_of
+from sandboxfs.layers.settlement import WHITEOUT, Drop, Operation, Outcome, Put, Rebase, Resume, paths_of
 
 _LARGEST_NUMBER = 1 << 56
 
@@ -68,7 +69,8 @@ def plan_undo(site: Site, record: Record) -> UndoPlan:
         left = dict.fromkeys(sorted(taken | replaced.changed), AGAIN)
         plan, restored, moved = UndoPlan(record), [], Moved({})
         if steps is not None:
-            backwards = Backwards(site.workspace, pre, steps, taken, _Committed(kept, operations))
+            around = taken | replaced.changed
+            backwards = Backwards(site.workspace, pre, steps, around, _Committed(kept, operations))
             left |= backwards.left
             restored, moved = backwards.restored, backwards.moved
             plan = UndoPlan(
@@ -80,7 +82,17 @@ def plan_undo(site: Site, record: Record) -> UndoPlan:
             )
         back = [(number, operation) for number, operation in back if not _is_left(operation, left)]
         rebasing = Rebasing(site, record, exchanged(operations))
-        rebased = [one for one in operations if isinstance(one, Rebase) and not _is_left(one, left)]
+        rebased = [one for one, outcome in done if isinstance(one, Rebase) and outcome.done]
+        rebased = [one for one in rebased if not _is_left(one, left)]
+        puts = [one for one in operations if isinstance(one, Put)]
+        restarts = {one.path: one.keep + SEEN for one in puts if kept.stat(one.keep + SEEN) is not None}
+        lowers = {one.path: moved(one.lower) for one in rebased}
+        resumes = [
+            Resume(one.path, lowers[one.path], restarts[one.path])
+            for _, one in back
+            if isinstance(one, Put) and one.path in restarts and one.path in lowers
+        ]
+        rebased = [one for one in rebased if one.path not in restarts]
         rebases = rebasing.after_commit(rebased, [one for _, one in back], restored, moved)
         if steps is None:
             rebases = rebasing.after_discard(left)
@@ -88,7 +100,7 @@ def plan_undo(site: Site, record: Record) -> UndoPlan:
         plan,
         changes=tuple(change for change in record.about.changes if not _within(change[0], left)),
         left=tuple(left.items()),
-        operations=(*(operation for _, operation in back), *rebases),
+        operations=(*(operation for _, operation in back), *rebases, *resumes),
         undone=tuple(number for number, _ in back),
     )
 
@@ -180,7 +192,7 @@ class _Replaced:
     def __call__(self, path: bytes, keep: bytes) -> settlement.Identity | None:
         part = self._parts.get(keep)
         if part is None:
-            # A text with conflict markers stays for its user to resolve.
+            # Records of earlier versions do not tell it from what its user made of it.
             return None
         folder, name = parted(path)
         with Ground(self._upper) as ground:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sandboxfs.changes.choosing import by_id
 from sandboxfs.changes.commit import commit
+from sandboxfs.changes.conflicts import UNRESOLVED
 from sandboxfs.changes.contents import change_flags
 from sandboxfs.changes.files import FileChange
 from sandboxfs.changes.finding import Finding
@@ -61,6 +62,7 @@ EXIT_DECLINED = 1
 _ATTEMPTS = 3
 _CONFLICTING = "nothing was changed; see --on-conflict merge, skip, ours and theirs"
 _UNRESOLVED = "everything else is committed; resolve these in the view or in the workspace, and commit again"
+_MARKED = "nothing was changed; resolve what is between the markers in the view, and commit again"
 _UNRESOLVED_YET = "everything else would be committed"
 _STUCK = "nothing was changed; resolve these in the view or in the workspace, or see --on-conflict"
 
@@ -201,7 +203,8 @@ def _check(plan: Plan) -> None:
             f"cannot commit {quoted(finding.path)}: {reason}{more}", hint=hint, details={"refused": refused}
         )
     if plan.is_blocked:
-        raise conflict_error("commit", map(why, plan.conflicts), _CONFLICTING)
+        marked = any(finding.conflict == UNRESOLVED for finding in plan.conflicts)
+        raise conflict_error("commit", map(why, plan.conflicts), _MARKED if marked else _CONFLICTING)
     lock = busy_repository(plan)
     if lock is not None:
         raise SandboxBusy(
@@ -241,7 +244,7 @@ def _tell(held: Bench, arguments: Arguments, plan: Plan, result: Result) -> None
         record = {"name": held.sandbox.name, "record": result.number, "dry_run": False, "stayed": stayed}
         output.document(record | plans.plan_json(plan))
         return
-    output.note(f"committed {plans.summary(plan)}")
+    output.note(f"committed {plans.summary(plan)}" if plan.items else "nothing was committed")
     if plan.drops or plan.trims or plan.marks or plan.left or plan.git:
         for line in plans.plan_lines(replace(plan, items=(), conflicts=())):
             output.note(line)

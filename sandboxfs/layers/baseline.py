@@ -30,7 +30,8 @@ class Sighting:
     *path* is relative to the workspace, empty for the workspace itself. *number* is the inode number that
     the view showed: the record of a copy carries the same. *digest* is of the content of a regular file, None
     when that was too large or could not be read; *target* is where a symlink led; *saved* is the offset and
-    length of the content in the pack.
+    length of the content in the pack. *marked*: a commit has put a text with conflict markers there since,
+    for a person to resolve.
     """
 
     path: bytes
@@ -47,6 +48,7 @@ class Sighting:
     digest: bytes | None
     target: bytes | None
     saved: tuple[int, int] | None
+    marked: bool = False
 
 
 class Baseline:
@@ -172,6 +174,7 @@ def _sighting(entry: dict[str, object]) -> Sighting:
         digest=bytes.fromhex(str(entry["digest"])) if "digest" in entry else None,
         target=_bytes(entry["target"]) if "target" in entry else None,
         saved=_saved(entry["saved"]) if "saved" in entry else None,
+        marked=entry.get("marked") is True,
     )
 
 

@@ -8,10 +8,12 @@ writer cuts off. A full disk fails the sighting, and so the change: nothing is c
 import errno
 import os
 import stat
+from dataclasses import replace
 from json.encoder import encode_basestring_ascii
 
-from sandboxfs.layers.baseline import LIMIT, LOG, PACK, digest_of
+from sandboxfs.layers.baseline import LIMIT, LOG, PACK, Sighting, digest_of
 from sandboxfs.layers.baseline_condensing import condense
+from sandboxfs.layers.baseline_copy import line_of
 from sandboxfs.layers.hostdir import HostDir
 
 # How often a file is read again that the host changes meanwhile.
@@ -38,18 +40,30 @@ class BaselineWriter:
         self._kept: set[bytes] = set()
 
     def note(
-        self, path: bytes, source: HostDir, name: bytes, status: os.stat_result, number: int, *, keep: bool
+        self,
+        path: bytes,
+        source: HostDir,
+        name: bytes,
+        status: os.stat_result,
+        number: int,
+        *,
+        keep: bool,
+        marked: bool = False,
     ) -> None:
-        """Write down what *name* in *source*, the lower *path*, is; with *keep* the bytes of a file too."""
-        more = ""
+        """Write down what *name* in *source*, the lower *path*, is; with *keep* the bytes of a file too.
+
+        *marked* as in `Sighting`.
+        """
+        more = ',"marked":true' if marked else ""
         if stat.S_ISREG(status.st_mode):
             status, content = _read(source, name, status)
             if content is not None:
-                more = f',"digest":"{digest_of(content).hex()}"'
+                more += f',"digest":"{digest_of(content).hex()}"'
                 if keep:
-                    more += f',"saved":{self._save(content)}'
+                    offset, length = self._save(content)
+                    more += f',"saved":[{offset},{length}]'
         elif stat.S_ISLNK(status.st_mode):
-            more = f',"target":{_quoted(source.readlink(name))}'
+            more += f',"target":{_quoted(source.readlink(name))}'
         self._append(
             f'{{"path":{_quoted(path)},"mode":{status.st_mode},"uid":{status.st_uid},"gid":{status.st_gid},'
             f'"size":{status.st_size},"nlink":{status.st_nlink},"mtime_ns":{status.st_mtime_ns},'
@@ -71,9 +85,17 @@ class BaselineWriter:
         _, content = _read(source, name, status)
         if content is None:
             return
-        saved = self._save(content)
-        self._append(f'{{"kept":{_quoted(path)},"digest":"{digest_of(content).hex()}","saved":{saved}}}\n')
+        offset, length = self._save(content)
+        self._append(
+            f'{{"kept":{_quoted(path)},"digest":"{digest_of(content).hex()}","saved":[{offset},{length}]}}\n'
+        )
         self._kept.add(path)
+
+    def resume(self, path: bytes, sighting: Sighting, content: bytes | None) -> None:
+        """Let *path* have been what an earlier *sighting* says, in place of what was noted since."""
+        saved = None if content is None else self._save(content)
+        self._append(line_of(replace(sighting, path=path, saved=saved)).decode("ascii"))
+        self._kept.discard(path)
 
     def moved(self, old: bytes, new: bytes) -> None:
         """Say that the workspace's directory *old* is *new* from now on, in place of what was there."""
@@ -116,8 +138,8 @@ class BaselineWriter:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._log_end += written
 
-    def _save(self, content: bytes) -> str:
-        """Put bytes at the end of the pack, over what a failed attempt left; where they are, as JSON."""
+    def _save(self, content: bytes) -> tuple[int, int]:
+        """Put bytes at the end of the pack, over what a failed attempt left; return where they are."""
         at = self._pack_end
         view = memoryview(content)
         while view:
@@ -125,7 +147,7 @@ class BaselineWriter:
             at += written
             view = view[written:]
         start, self._pack_end = self._pack_end, at
-        return f"[{start},{len(content)}]"
+        return start, len(content)
 
 
 def _quoted(path: bytes) -> str:

@@ -124,11 +124,25 @@ class Rebase:
 
     Both are empty for the root. Where the workspace has nothing, nothing is known of it any more. *own*: the
     lower object is known by its own number, not by that of the entry, which may have come from elsewhere.
+    *marked*: a text with conflict markers was put there.
     """
 
     path: bytes
     lower: bytes
     own: bool = False
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let the upper's entry at *path* have started from what it did before a `Rebase`.
+
+    The record has that under *keep*, as `baseline_copy` writes it; *lower* is its path in the workspace.
+    """
+
+    path: bytes
+    lower: bytes
+    keep: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +156,7 @@ class Redress:
     back: bool = False
 
 
-Operation = Drop | Open | Close | Prune | Put | Whiteout | Moved | Unmoved | Rebase | Redress
+Operation = Drop | Open | Close | Prune | Put | Whiteout | Moved | Unmoved | Rebase | Resume | Redress
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +193,7 @@ def paths_of(operation: Operation) -> tuple[bytes, ...]:
     match operation:
         case Moved() | Unmoved():
             return operation.old, operation.new
-        case Rebase():
+        case Rebase() | Resume():
             return ()
         case Redress():
             return (operation.path,) if operation.path else ()

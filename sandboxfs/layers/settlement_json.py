@@ -21,6 +21,7 @@ from sandboxfs.layers.settlement import (
     Put,
     Rebase,
     Redress,
+    Resume,
     Unmoved,
     Whiteout,
 )
@@ -47,8 +48,10 @@ def operation_to_json(operation: Operation) -> dict[str, object]:
             return op | {"path": text(path), "number": number}
         case Moved(old, new) | Unmoved(old, new):
             return op | {"old": text(old), "new": text(new)}
-        case Rebase(path, lower, own):
-            return op | {"path": text(path), "lower": text(lower), "own": own}
+        case Rebase(path, lower, own, marked):
+            return op | {"path": text(path), "lower": text(lower), "own": own, "marked": marked}
+        case Resume(path, lower, keep):
+            return op | {"path": text(path), "lower": text(lower), "keep": text(keep)}
         case Redress(path, back):
             return op | {"path": text(path), "back": back}
 
@@ -182,6 +185,7 @@ _NAMES: Mapping[type[Operation], str] = {
     Moved: "moved",
     Unmoved: "unmoved",
     Rebase: "rebase",
+    Resume: "resume",
     Redress: "redress",
 }
 _READERS: Mapping[str, Callable[[_Fields], Operation]] = {
@@ -195,7 +199,10 @@ _READERS: Mapping[str, Callable[[_Fields], Operation]] = {
     "whiteout": lambda f: Whiteout(f.path(), f.number()),
     "moved": lambda f: Moved(f.path("old"), f.path("new")),
     "unmoved": lambda f: Unmoved(f.path("old"), f.path("new")),
-    "rebase": lambda f: Rebase(f.path_or_root("path"), f.path_or_root("lower"), f.flag_or_not("own")),
+    "rebase": lambda f: Rebase(
+        f.path_or_root("path"), f.path_or_root("lower"), f.flag_or_not("own"), f.flag_or_not("marked")
+    ),
+    "resume": lambda f: Resume(f.path(), f.path("lower"), f.keep()),
     "redress": lambda f: Redress(f.path_or_root("path"), f.flag("back")),
 }
 

@@ -12,6 +12,7 @@ import stat
 
 from sandboxfs.layers import marks
 from sandboxfs.layers.aside import Aside
+from sandboxfs.layers.baseline_copy import read_alone
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.layers.kept import Kept
 from sandboxfs.layers.opening import Opening
@@ -34,6 +35,7 @@ from sandboxfs.layers.settlement import (
     Put,
     Rebase,
     Redress,
+    Resume,
     Unmoved,
     Whiteout,
     paths_of,
@@ -102,6 +104,8 @@ class Settling:
                 return self._whiteout(operation)
             case Rebase():
                 return self._rebase(operation)
+            case Resume():
+                return self._resume(kept, operation)
             case Redress():
                 return redress(self._tree, kept, operation)
             case _:
@@ -263,7 +267,20 @@ class Settling:
                 return DONE
             own = self._tree.lower_number(status)
             number = own if rebase.own and own else self._shown_number(rebase.path, status) or own
-            self._tree.baseline.note(rebase.lower, source, name or b".", status, number, keep=True)
+            self._tree.baseline.note(
+                rebase.lower, source, name or b".", status, number, keep=True, marked=rebase.marked
+            )
+        return DONE
+
+    def _resume(self, kept: Kept, resume: Resume) -> Outcome:
+        if self._tree.baseline is None:
+            return DONE
+        sighting, content = read_alone(kept.directory, resume.keep)
+        if sighting is None:
+            # Without any it is a conflict.
+            self._tree.baseline.forget(resume.lower)
+        else:
+            self._tree.baseline.resume(resume.lower, sighting, content)
         return DONE
 
     def _shown_number(self, path: bytes, lower: os.stat_result) -> int:

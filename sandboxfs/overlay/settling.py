@@ -23,6 +23,7 @@ from sandboxfs.layers.settlement import (
     Put,
     Rebase,
     Redress,
+    Resume,
     Unmoved,
     Whiteout,
     paths_of,
@@ -117,7 +118,7 @@ class LiveSettling:
         follows = self._follows(operation)
         renewal.failed = False
         outcome = self._layers.settle(operation)
-        if not isinstance(operation, Drop | Rebase):
+        if not isinstance(operation, Drop | Rebase | Resume):
             # Directories may have come, gone or changed.
             self._ways.clear()
         if follows is not None and outcome.done:
@@ -163,7 +164,7 @@ class LiveSettling:
     def _leads_to_a_mount(self, operation: Operation) -> bool:
         """Whether a lower place would have to be asked for that only we, or others like us, answer for."""
         match operation:
-            case Rebase():
+            case Rebase() | Resume():
                 lower: bytes | None = operation.lower
             case Open():
                 lower = self._tree.natural(operation.path)

@@ -217,6 +217,31 @@ def test_a_clean_merge_is_committed_and_an_overlap_gets_markers_in_the_view_only
     assert (mounted.lower / "other").read_text() == "both\n"
 
 
+def test_markers_are_never_committed_by_chance_and_undo_takes_them_out_of_the_view(mount: Mount) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "other").write_text("sandbox\n")
+    (mounted.lower / "other").write_text("host\n")
+    mounted.host_changed()
+    assert review(mounted, "commit", "--yes", "--on-conflict", "merge").returncode == 5
+    marked = (mounted.root / "other").read_text()
+    record = json.loads(done(mounted, "undo", "--list", "--json"))["records"][0]
+    assert (record["count"], record["counts"]) == (1, {"marked": 1})
+    again = review(mounted, "commit", "--yes")
+    assert again.returncode == 5
+    assert "'other': unresolved conflict markers" in again.stderr
+    assert "resolve" in again.stderr
+    assert (mounted.lower / "other").read_text() == "host\n"
+    assert names(mounted) == ["M\tother\t[conflict]"]
+    with (mounted.root / "other").open() as reader:
+        done(mounted, "undo", "--yes")
+        assert (mounted.root / "other").read_text() == reader.read() == "sandbox\n"
+    assert names(mounted) == ["M\tother\t[conflict]"]
+    assert review(mounted, "commit", "--yes", "--on-conflict", "merge").returncode == 5
+    assert (mounted.root / "other").read_text() == marked
+    done(mounted, "commit", "--yes", "--on-conflict", "ours")
+    assert (mounted.lower / "other").read_text() == marked
+
+
 def test_conflicts_that_cannot_be_merged_are_named_and_never_pass_for_nothing_to_commit(mount: Mount) -> None:
     mounted = mount(TREE)
     for path in (mounted.root, mounted.lower):

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from sandboxfs.changes import conflicts
 from sandboxfs.changes.commit import commit
 from sandboxfs.changes.discard import discard, plan_discard
 from sandboxfs.changes.plan import Options, plan_commit
 from sandboxfs.changes.recovery import recover
+from sandboxfs.changes.resolving import OnConflict
 from sandboxfs.changes.scan import survey
 from sandboxfs.changes.site import Site
 from sandboxfs.changes.steps import Surprise
@@ -33,11 +35,46 @@ from tests.support.tree import Snapshot, assert_same_tree, capture
 FOREVER = 10_000
 
 
-class Ordeal:
-    """A sandbox at rest, and what it must look like before and after."""
+class Trial:
+    """A sandbox at rest, and what is tried with it."""
 
     def __init__(self, sandbox: Committed) -> None:
         self.sandbox = sandbox
+
+    def merge(self, site: Site) -> None:
+        with self.sandbox.layers() as layers:
+            commit(site, plan_commit(survey(layers), Options(on_conflict=OnConflict.MERGE)))
+
+    def undo(self, site: Site) -> None:
+        number = next(record.number for record in site.records.each() if record.stands)
+        record = site.records.open(number)
+        assert record is not None
+        with record:
+            plan = plan_undo(site, record)
+            assert not plan.left
+            undo(site, plan)
+
+    def do(self, action: Callable[[Site], None]) -> None:
+        with self.sandbox.site() as site:
+            action(site)
+
+    def recover(self) -> None:
+        with self.sandbox.site() as site:
+            recover(site)
+
+    def look(self) -> States:
+        self.sandbox.start()
+        try:
+            return view_states(self.sandbox)
+        finally:
+            self.sandbox.stop()
+
+
+class Ordeal(Trial):
+    """One with every kind of change, and what it must look like before and after."""
+
+    def __init__(self, sandbox: Committed) -> None:
+        super().__init__(sandbox)
         self.view = self.look()
         self.before = capture(sandbox.host)
         self.changes = sandbox.found()
@@ -54,35 +91,11 @@ class Ordeal:
             assert not plan.is_blocked, plan.conflicts
             commit(site, plan)
 
-    def undo(self, site: Site) -> None:
-        number = next(record.number for record in site.records.each() if record.stands)
-        record = site.records.open(number)
-        assert record is not None
-        with record:
-            plan = plan_undo(site, record)
-            assert not plan.left
-            undo(site, plan)
-
     def discard(self, site: Site) -> None:
         with self.sandbox.layers() as layers:
             discard(site, plan_discard(survey(layers), ()))
 
-    def do(self, action: Callable[[Site], None]) -> None:
-        with self.sandbox.site() as site:
-            action(site)
-
-    def recover(self) -> None:
-        with self.sandbox.site() as site:
-            recover(site)
-
     # What must be true
-
-    def look(self) -> States:
-        self.sandbox.start()
-        try:
-            return view_states(self.sandbox)
-        finally:
-            self.sandbox.stop()
 
     def is_committed(self) -> bool:
         """The workspace is wholly as it was, or wholly as it was to be, with nothing temporary; say which."""
@@ -153,6 +166,43 @@ def test_an_undo_that_is_killed_anywhere_is_taken_back_or_finished(ordeal: Ordea
         if not committed:
             ordeal.do(ordeal.commit)
     assert ended == {True, False}
+
+
+def test_a_merge_that_is_killed_anywhere_marks_all_or_nothing_and_can_be_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    sandbox = Committed(tmp_path, {"text": "one\ntwo\n", "other": "other\n"})
+    sandbox.write("text", b"box\ntwo\n")
+    sandbox.write("other", b"changed\n")
+    (sandbox.host / "text").write_text("host\ntwo\n")
+    sandbox.host_changed()
+    sandbox.stop()
+    trial = Trial(sandbox)
+    start = trial.look()
+    for attempt in ("commit", "undo"):
+        ended = set()
+        for number in range(FOREVER):
+            if attempt == "undo":
+                trial.do(trial.merge)
+            with killed_before(number) as made, suppress(Killed):
+                trial.do(trial.merge if attempt == "commit" else trial.undo)
+            trial.recover()
+            committed = (sandbox.host / "other").read_text() == "changed\n"
+            ended.add(committed)
+            assert (sandbox.host / "text").read_text() == "host\ntwo\n"
+            found = trial.look()
+            if committed:
+                assert b"<<<<<<< sandbox" in found[b"text"].content
+                assert sandbox.conflicts() == {"text": conflicts.UNRESOLVED}
+                trial.do(trial.undo)
+                found = trial.look()
+            assert found == start, made[-5:]
+            assert sandbox.conflicts() == {"text": conflicts.CHANGED}
+            if len(made) < number:
+                break
+        assert ended == {True, False}
+    sandbox.abandon()
 
 
 def test_a_discard_that_is_killed_anywhere_is_finished_and_can_be_undone(ordeal: Ordeal) -> None:

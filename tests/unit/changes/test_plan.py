@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxfs.changes import conflicts
 from sandboxfs.changes.choosing import Part
 from sandboxfs.changes.commit import commit
 from sandboxfs.changes.finding import Finding
@@ -260,6 +261,113 @@ def test_merge_writes_markers_into_the_view_where_edits_overlap(make: Make) -> N
     assert sandbox.found() == ["modified text"]
     sandbox.commit()
     assert (sandbox.host / "text").read_bytes() == edited(LINES, _1="both")
+
+
+def marked(make: Make) -> tuple[Committed, bytes]:
+    """A sandbox in which a merge put markers into `text`, and what the program had there."""
+    ours = edited(LINES, _1="box", _15="box too")
+    sandbox = conflicting(make, edited(LINES, _1="host", _9="host too"), ours)
+    sandbox.commit(on_conflict="merge")
+    assert b"<<<<<<< sandbox\n" in sandbox.read("text")
+    return sandbox, ours
+
+
+def test_undo_of_a_merge_takes_the_markers_out_of_the_view(make: Make) -> None:
+    sandbox, ours = marked(make)
+    with_markers = sandbox.read("text")
+    undone = sandbox.undo()
+    assert not undone.left
+    assert (b"text", "marked") in undone.changes
+    assert sandbox.read("text") == ours
+    assert sandbox.read("other") == b"changed"
+    assert (sandbox.host / "other").read_text() == "other"
+    # It starts from what it had started from: the workspace's edits are a conflict, and can be merged again.
+    assert sandbox.conflicts() == {"text": conflicts.CHANGED}
+    sandbox.commit(on_conflict="merge")
+    assert sandbox.read("text") == with_markers
+
+
+def test_a_merge_that_was_undone_in_part_keeps_its_conflict_when_the_rest_is_undone(make: Make) -> None:
+    sandbox, ours = marked(make)
+    (sandbox.host / "other").write_text("the host's")
+    sandbox.host_changed()
+    assert [path for path, _ in sandbox.undo().left] == [b"other"]
+    assert sandbox.read("text") == ours
+    (sandbox.host / "other").write_text("changed")
+    sandbox.host_changed()
+    assert not sandbox.undo().left
+    assert sandbox.read("text") == ours
+    assert sandbox.conflicts() == {"text": conflicts.CHANGED}
+
+
+def test_undo_leaves_a_text_alone_in_which_markers_were_resolved(make: Make) -> None:
+    sandbox, _ = marked(make)
+    sandbox.write("text", b"resolved\n")
+    undone = sandbox.undo()
+    assert undone.left == ((b"text", "changed in the sandbox since"),)
+    assert sandbox.read("text") == b"resolved\n"
+    assert sandbox.read("other") == b"changed"
+    assert sandbox.conflicts() == {}
+
+
+def test_markers_that_are_still_there_are_a_conflict(make: Make) -> None:
+    sandbox, _ = marked(make)
+    unresolved = {"text": conflicts.UNRESOLVED}
+    assert sandbox.conflicts() == unresolved
+    assert sandbox.plan().is_blocked
+    plan = sandbox.plan(on_conflict="merge")
+    assert [in_short(finding) for finding in plan.conflicts] == ["modified text!"]
+    assert not plan.marks
+    # Also when some are gone, when the file was written anew, or has another name.
+    half = sandbox.read("text").replace(b"<<<<<<< sandbox\n", b"").replace(b"\n", b"\r\n")
+    sandbox.create("draft", half, 0o644)
+    sandbox.rename("draft", "text")
+    assert sandbox.conflicts() == unresolved
+    # Also when the host goes on.
+    (sandbox.host / "text").write_text("again\n")
+    sandbox.host_changed()
+    assert sandbox.conflicts() == unresolved
+    sandbox.commit(on_conflict="ours")
+    assert (sandbox.host / "text").read_bytes() == half
+    assert sandbox.found() == []
+
+
+def test_markers_in_a_file_that_was_renamed_are_a_conflict(make: Make) -> None:
+    sandbox, _ = marked(make)
+    sandbox.rename("text", "elsewhere")
+    assert sandbox.found() == ["renamed text -> elsewhere!"]
+    assert sandbox.conflicts() == {"elsewhere": conflicts.UNRESOLVED}
+
+
+def test_lines_that_look_like_markers_are_none_where_no_merge_put_them(make: Make) -> None:
+    text = b"<<<<<<< sandbox\na\n=======\nb\n>>>>>>> workspace\n"
+    sandbox = make({"manual": "how it looks:\n"})
+    sandbox.write("manual", b"how it looks:\n" + text)
+    sandbox.write("new", text)
+    assert sandbox.conflicts() == {}
+
+
+def test_a_merge_keeps_the_mode_that_the_host_gave(make: Make) -> None:
+    sandbox = conflicting(make, edited(LINES, _1="host"), edited(LINES, _1="box"))
+    (sandbox.host / "text").chmod(0o755)
+    sandbox.host_changed()
+    sandbox.commit(on_conflict="merge")
+    assert stat.S_IMODE(sandbox.lstat("text").st_mode) == 0o755
+
+
+def test_a_text_that_was_written_to_after_the_plan_gets_no_markers_and_stays_in_conflict(make: Make) -> None:
+    sandbox = conflicting(make, edited(LINES, _1="host"), edited(LINES, _1="box"))
+    newer = edited(LINES, _1="newer")
+    result = sandbox.commit(on_conflict="merge", between=lambda: put_bytes(sandbox.upper / "text", newer))
+    assert result.stayed == (b"text",)
+    assert sandbox.read("text") == newer
+    assert sandbox.conflicts() == {"text": conflicts.CHANGED}
+    sandbox.undo()
+    assert sandbox.conflicts() == {"text": conflicts.CHANGED}
+
+
+def put_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
 
 
 def test_what_cannot_be_merged_stays_a_conflict(make: Make) -> None:

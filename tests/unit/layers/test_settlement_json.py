@@ -17,6 +17,7 @@ from sandboxfs.layers.settlement import (
     Prune,
     Put,
     Rebase,
+    Resume,
     Unmoved,
     Whiteout,
     paths_of,
@@ -47,6 +48,8 @@ OPERATIONS: list[Operation] = [
     Unmoved(b"old", b"new"),
     Rebase(b"file", b"other"),
     Rebase(b"", b""),
+    Rebase(b"file", b"other", marked=True),
+    Resume(b"file", b"other", b"mark-0.seen"),
 ]
 OUTCOMES = [
     Outcome(done=True),
