@@ -34,13 +34,11 @@ def conclude(arguments: Arguments, session: Session, status: int, beginnings: Se
             "network": arguments.network,
         }
         reporting.write_json(arguments.json, document, happened, broken)
-    if broken:
-        return EXIT_BROKEN
-    if arguments.discard or (arguments.commit and status == 0):
+    if arguments.discard or (arguments.commit and status == 0 and not broken):
         reporting.settle(happened, commit=arguments.commit)
-    elif arguments.review:
+    elif arguments.review and not broken:
         reporting.ask(happened)
-    return status
+    return EXIT_BROKEN if broken else status
 
 
 def _assertions(arguments: Arguments) -> Assertions:
@@ -50,5 +48,5 @@ def _assertions(arguments: Arguments) -> Assertions:
 
 
 def _tell(arguments: Arguments, status: int, happened: list[Deeds], broken: list[str]) -> None:
-    decided = arguments.discard or arguments.review or (arguments.commit and status == 0)
-    reporting.tell(happened, broken, undecided=bool(broken) or not decided)
+    decided = arguments.review or (arguments.commit and status == 0)
+    reporting.tell(happened, broken, undecided=not arguments.discard and (bool(broken) or not decided))

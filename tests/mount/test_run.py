@@ -665,6 +665,14 @@ def test_changes_are_discarded_on_request(workspace: Path) -> None:
     assert runs.run("--", "ls", cwd=workspace).stdout == "dir\nfile\nscript\n"
 
 
+def test_changes_are_discarded_also_when_what_was_asserted_does_not_hold(workspace: Path) -> None:
+    asserted = ("--discard", "--assert-no-writes", "added")
+    done = runs.run(*asserted, "--", "sh", "-c", "echo x > added", cwd=workspace, status=1)
+    assert "does not hold: 'added' was written" in done.stderr
+    assert "review:" not in done.stderr
+    assert runs.run("--", "ls", cwd=workspace).stdout == "dir\nfile\nscript\n"
+
+
 def test_a_person_is_asked_on_the_terminal_what_to_do(tmp_path: Path) -> None:
     place = build(tmp_path / "workspace", PROJECT)
     with Terminal(runs.run_words("--review", "--", "sh", "-c", "echo x > added"), cwd=place) as terminal:
