@@ -6,7 +6,8 @@
                 files, editor tasks, agent settings, CI workflows, package scripts and build steps
     large       more than 10 MiB
     secret      a private key, a known kind of token, or a random-looking value given to a telling name
-    setuid      a file that takes on another user's or group's rights when it is run
+    setuid      a file that takes on another user's or group's rights when it is run, or a directory that
+                hands its group on and did not before
     device      a device node
 
 A flag is a hint and never proof: one that is missing says nothing. Deletions have none. Nothing is read here;
@@ -130,7 +131,7 @@ def flags(path: bytes, old: Look | None, new: Look | None, root: bytes | None = 
         (Flag.RUNS, not stat.S_ISDIR(new.mode) and _runs(path, old, new)),
         (Flag.LARGE, stat.S_ISREG(new.mode) and new.size > LARGE),
         (Flag.SECRET, stat.S_ISREG(new.mode) and _tells_secret(path, old, new)),
-        (Flag.SETUID, _special_bits(new) & ~(_special_bits(old) if old else 0)),
+        (Flag.SETUID, _gains_rights(old, new)),
         (Flag.DEVICE, stat.S_ISCHR(new.mode) or stat.S_ISBLK(new.mode)),
     )
     return [flag for flag, raised in found if raised]
@@ -140,8 +141,13 @@ def _can_run(look: Look) -> bool:
     return stat.S_ISREG(look.mode) and bool(look.mode & 0o111)
 
 
-def _special_bits(look: Look) -> int:
-    return look.mode & (stat.S_ISUID | stat.S_ISGID) if stat.S_ISREG(look.mode) else 0
+def _gains_rights(old: Look | None, new: Look) -> bool:
+    same_type = old is not None and stat.S_IFMT(old.mode) == stat.S_IFMT(new.mode)
+    # A new directory has the bit from the one around it, if that has it.
+    if not stat.S_ISREG(new.mode) and not (stat.S_ISDIR(new.mode) and same_type):
+        return False
+    before = old.mode if old is not None and same_type else 0
+    return bool(new.mode & ~before & (stat.S_ISUID | stat.S_ISGID))
 
 
 def _leaves(path: bytes, target: bytes, root: bytes | None) -> bool:

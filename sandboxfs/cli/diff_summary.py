@@ -84,7 +84,8 @@ def _directory_row(review: Review, item: Item) -> StatRow:
         words = f"directory renamed, {counted(files_below(review.survey.view, change.path), 'file')}"
     elif words is None:
         words = "directory, " + _mode_words(change)
-    return StatRow(change.path + b"/", old_path=old_path, words=words, mark=_mark(item, []), files=0)
+    mark = _mark(item, change_flags(change, None, review.root))
+    return StatRow(change.path + b"/", old_path=old_path, words=words, mark=mark, files=0)
 
 
 def _words(change: FileChange) -> str | None:
@@ -129,7 +130,7 @@ def _named(review: Review, item: Item) -> str:
     name = quote_name(change.path).decode() + end
     if change.kind is Kind.RENAMED and change.old_path is not None:
         name = f"{quote_name(change.old_path).decode()}{end}\t{name}"
-    marks = _mark(item, [] if item.is_dir else change_flags(change, None, review.root))
+    marks = _mark(item, change_flags(change, None, review.root))
     if change.kind is Kind.MODE:
         marks = ", ".join(filter(None, [_mode_words(change), marks]))
     letter = _LETTERS.get(change.kind, change.kind.value[0].upper())

@@ -161,6 +161,10 @@ def test_rights_of_another_user_and_devices_are_flagged() -> None:
     assert words(b"a", Look(EXECUTABLE), Look(0o104755)) == ["setuid"]
     assert words(b"a", Look(0o104755), Look(0o104755)) == []
     assert words(b"a", None, Look(stat.S_IFBLK | 0o600)) == ["device"]
+    assert words(b"a", Look(0o040755), Look(0o042755)) == ["setuid"]
+    assert words(b"a", Look(0o042755), Look(0o042755)) == []
+    # It may have that from the directory around it.
+    assert words(b"a", None, Look(0o042755)) == []
 
 
 def test_ten_thousand_files_take_about_a_second() -> None:
