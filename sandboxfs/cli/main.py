@@ -9,17 +9,17 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from sandboxfs import __version__
+from sandboxfs.cli import streams
 from sandboxfs.errors import EXIT_BUG, EXIT_INTERRUPTED, SandboxError, UsageError
 
 if TYPE_CHECKING:
     from sandboxfs.cli.parser import Parser
 
 EXIT_BROKEN_PIPE = 141
-# What Python itself ends with when the last of the output cannot be written.
-EXIT_OUTPUT_LOST = 120
 
 VERBS = {
     "run": "run a program that cannot change the workspace, and show what it did",
@@ -57,13 +57,17 @@ def command() -> NoReturn:
     """Be the command: run, and end at once. Taking an interpreter apart takes longer than some verbs."""
     # Most commands end before there is any garbage worth looking for.
     gc.set_threshold(_YOUNG)
+    streams.set_up()
     status = main()
+    # A program's own status, or that something failed, says more than that the last of the output is lost.
     try:
         sys.stdout.flush()
-    except OSError as error:
-        # A program's own status, or that something failed, says more.
-        lost = EXIT_BROKEN_PIPE if isinstance(error, BrokenPipeError) else EXIT_OUTPUT_LOST
-        status = status or lost
+    except BrokenPipeError:
+        status = status or EXIT_BROKEN_PIPE
+    except SandboxError as error:
+        if status == 0:
+            _say(error.as_text(as_json=False))
+            status = error.exit_code
     try:
         sys.stderr.flush()
     finally:
@@ -83,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except SandboxError as error:
-        print(error.as_text(as_json=as_json), file=sys.stderr)
+        _say(error.as_text(as_json=as_json))
         return error.exit_code
     except KeyboardInterrupt:
         _report("interrupted", EXIT_INTERRUPTED, "interrupted", as_json=as_json)
@@ -96,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not as_json:
             import traceback
 
-            traceback.print_exception(error)
+            with suppress(OSError):
+                traceback.print_exception(error)
         _report("bug", EXIT_BUG, f"bug: {type(error).__name__}: {error}", as_json=as_json)
         return EXIT_BUG
 
@@ -145,6 +150,12 @@ def _report(code: str, status: int, message: str, *, as_json: bool) -> None:
         import json
 
         described = {"code": code, "exit": status, "message": message, "hint": None}
-        print(json.dumps({"error": described}), file=sys.stderr)
+        _say(json.dumps({"error": described}))
     else:
-        print(f"sandboxfs: {message}", file=sys.stderr)
+        _say(f"sandboxfs: {message}")
+
+
+def _say(text: str) -> None:
+    # Nobody may be there to read it; the status tells as much.
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

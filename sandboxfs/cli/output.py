@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sandboxfs.paths import quoted
@@ -19,8 +20,9 @@ def document(value: object) -> None:
 
 
 def note(text: str) -> None:
-    """Tell the person something that is not the result."""
-    print(text, file=sys.stderr, flush=True)
+    """Tell the person something that is not the result, if there is anybody to read it."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def warnings(sentences: Iterable[str]) -> None:

@@ -4,7 +4,6 @@ Its input, output, terminal, signals and exit status are passed through. The dae
 because it takes longest to begin; all else is imported meanwhile.
 """
 
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -46,15 +45,16 @@ def _reported(words: list[str], verb: str, waiting: Waiting | None) -> int:
     """Run, and tell of whatever kept the program from running or us from knowing how it ended."""
     import signal
 
+    from sandboxfs.cli.output import note
     from sandboxfs.cli.run_command import Told, carry_out, end_by
     from sandboxfs.cli.run_options import EXIT_FAILED
 
     try:
         return carry_out(words, verb, waiting)
     except SandboxError as error:
-        print(error.as_text(as_json=False), file=sys.stderr)
+        note(error.as_text(as_json=False))
     except KeyboardInterrupt:
-        print("sandboxfs: interrupted", file=sys.stderr)
+        note("sandboxfs: interrupted")
         end_by(signal.SIGINT)
         return EXIT_INTERRUPTED
     except Told as ending:
@@ -62,6 +62,7 @@ def _reported(words: list[str], verb: str, waiting: Waiting | None) -> int:
     except Exception as error:
         import traceback
 
-        traceback.print_exception(error)
-        print(f"sandboxfs: bug: {type(error).__name__}: {error}", file=sys.stderr)
+        with suppress(OSError):
+            traceback.print_exception(error)
+        note(f"sandboxfs: bug: {type(error).__name__}: {error}")
     return EXIT_FAILED

@@ -160,6 +160,15 @@ def test_a_program_that_reads_no_further_ends_without_waiting(workspace: Path, t
     assert done.stdout == b"line\n"
 
 
+def test_a_closed_stream_is_closed_for_the_program_too(workspace: Path, confinement: str) -> None:
+    words = runs.run_words("--quiet", "--confine", confinement, "--", "sh", "-c", "echo out || echo told >&2")
+    line = ["sh", "-c", 'exec "$@" <&- >&-', "sh", *words]
+    done = subprocess.run(line, cwd=workspace, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert done.stderr.endswith("told\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_arguments_are_passed_as_they_are(workspace: Path, confinement: str) -> None:
     words = ["", "a b", "--json", "-s", "new\nline", "\udcff", "*", "--"]
     done = runs.run("--confine", confinement, "--", "printf", "<%s>", *words, cwd=workspace)
@@ -563,6 +572,27 @@ def test_an_interrupt_key_ends_the_program_and_the_command(workspace: Path, conf
 def test_background_processes_end_with_the_program(workspace: Path, confinement: str) -> None:
     inside = f"{MARK} & (setsid {MARK} &)"
     runs.run("--confine", confinement, "--", "sh", "-c", inside, cwd=workspace)
+    assert runs.left_behind(MARK) == []
+
+
+# The parent of a program ends what it leaves behind, and needs descriptors for it.
+DISARMING = """
+import os, resource, subprocess, sys
+try:
+    resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (0, 0))
+    print("disarmed")
+except OSError:
+    print("refused")
+subprocess.Popen(sys.argv[1].split(), start_new_session=True)
+"""
+
+
+def test_a_program_cannot_keep_its_parent_from_ending_what_it_leaves(workspace: Path, tmp_path: Path) -> None:
+    runs.require("landlock")
+    words = ("--confine", "landlock", "--", runs.PYTHON, "-I", "-c", DISARMING, MARK)
+    with open(tmp_path / "output", "wb") as output:
+        subprocess.run(runs.run_words(*words), cwd=workspace, stdout=output, timeout=60, check=True)
+    assert (tmp_path / "output").read_text() == "refused\n"
     assert runs.left_behind(MARK) == []
 
 
