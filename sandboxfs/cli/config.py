@@ -123,7 +123,9 @@ def _check(path: Path, *, as_json: bool) -> None:
         output.document({"path": str(path), "problems": [], "warnings": list(warnings)})
     else:
         output.warnings(warnings)
-        output.data(f"{output.shown(path)}: no problems")
+        count = len(warnings)
+        found_so = "no problems" if not count else f"{count} warning{'' if count == 1 else 's'}"
+        output.data(f"{output.shown(path)}: {found_so}")
 
 
 def _warnings(path: Path) -> tuple[str, ...]:

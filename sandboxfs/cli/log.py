@@ -13,7 +13,7 @@ from sandboxfs.errors import NoSuchSandbox, UsageError
 from sandboxfs.state.audit_file import AUDIT_NAME
 from sandboxfs.state.audit_reader import Line, follow_lines, read_lines
 from sandboxfs.state.audit_record import parse_line
-from sandboxfs.state.audit_selection import Selection, matches, parse_since
+from sandboxfs.state.audit_selection import Selection, check_operation, matches, parse_since
 from sandboxfs.state.audit_verify import verify
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import holder
@@ -87,6 +87,8 @@ def _selection(arguments: Arguments) -> Selection:
     if arguments.path is not None:
         # A bad one is told before anything is read.
         matches(arguments.path, "")
+    if arguments.op is not None:
+        check_operation(arguments.op)
     return Selection(arguments.denied, arguments.path, since, arguments.op, arguments.pid)
 
 

@@ -9,6 +9,7 @@ from sandboxfs.changes.records import UNDO, Record, Records
 from sandboxfs.cli import output
 from sandboxfs.errors import SandboxError
 from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.paths import quoted
 from sandboxfs.state.locations import SandboxPlaces
 from sandboxfs.state.lock import holder
 
@@ -74,8 +75,13 @@ def listed(name: str, records: Records, *, as_json: bool) -> None:
 
     rows = [[str(one[key] or "") for key in ("id", "kind", "created", "state")] for one in found]
     for row, one in zip(rows, found, strict=True):
-        row += [changes(int(str(one["count"]))), str(one["message"] or "")]
+        row += [changes(int(str(one["count"]))), _on_one_line(str(one["message"] or ""))]
     output.table(["ID", "WHAT", "WHEN", "STATE", "CHANGES", "MESSAGE"], rows)
+
+
+def _on_one_line(message: str) -> str:
+    """Show *message* plainly where that is safe on a terminal, quoted where it is not."""
+    return message if message.isprintable() else quoted(message)
 
 
 def described(record: Record) -> dict[str, object]:

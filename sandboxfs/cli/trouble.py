@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sandboxfs.changes.finding import Finding
+from sandboxfs.changes.stager import CHANGING
 from sandboxfs.changes.steps import Surprise
 from sandboxfs.cli import output
 from sandboxfs.errors import CommitConflict, SandboxError, UsageError
 from sandboxfs.paths import quoted
 
 UNCHANGED = "nothing was changed"
+OTHERS = f"{UNCHANGED}; wait until it has been written, or name the other paths"
 
 
 @contextmanager
@@ -23,9 +25,9 @@ def told(verb: str) -> Iterator[None]:
     try:
         yield
     except Surprise as surprise:
-        raise _with_notes(
-            CommitConflict(f"cannot {verb} {quoted(surprise.path)}: {surprise.why}", hint=UNCHANGED), surprise
-        ) from surprise
+        message = f"cannot {verb} {quoted(surprise.path)}: {surprise.why}"
+        hint = OTHERS if surprise.why == CHANGING else UNCHANGED
+        raise _with_notes(CommitConflict(message, hint=hint), surprise) from surprise
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -1,5 +1,6 @@
 """Which records of the audit log are wanted?"""
 
+import difflib
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,12 @@ from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.pattern import Pattern, PatternError, covers_path, parse, within
 
+# What the `op` of a record can be.
+OPERATIONS = (
+    *("create", "getattr", "getxattr", "link", "listxattr", "lookup", "mkdir", "mknod", "open", "opendir"),
+    *("read", "readdir", "readlink", "removexattr", "rename", "rmdir", "setattr", "setxattr", "symlink"),
+    *("unlink", "write"),
+)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -38,6 +45,15 @@ class Selection:
 
     def _on_path(self, glob: str, record: dict[str, object]) -> bool:
         return any(isinstance(path, str) and matches(glob, path, self.root) for path in _paths(record))
+
+
+def check_operation(name: str) -> None:
+    """Refuse what no record can have as its operation."""
+    if name in OPERATIONS:
+        return
+    near = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.5)
+    meant = f"; did you mean {quoted(near[0])}?" if near else ""
+    raise UsageError(f"no such operation: {quoted(name)}{meant}", hint=f"there are {', '.join(OPERATIONS)}")
 
 
 def _paths(record: dict[str, object]) -> tuple[object, object]:

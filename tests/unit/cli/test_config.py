@@ -161,7 +161,10 @@ def test_a_project_file_is_checked_as_one(workspace: Path, capsys: Captured) -> 
     assert main(["config", "check", str(project)]) == 0
     told = capsys.readouterr()
     assert "may only tighten" in told.err
-    assert told.out.endswith("no problems\n")
+    assert told.out.endswith(": 1 warning\n")
+    project.write_text('[[rule]]\npath = "src"\nmode = "ro"\n')
+    assert main(["config", "check", str(project)]) == 0
+    assert capsys.readouterr().out.endswith(": no problems\n")
 
 
 def test_what_may_not_be_meant_is_a_warning_and_no_problem(config: Path, capsys: Captured) -> None:

@@ -1,5 +1,6 @@
 """`sandboxfs log` shows what is asked for, follows what is written, and is not put out by damage."""
 
+import ast
 import json
 import os
 import signal
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import sandboxfs
 from sandboxfs.cli import log as verb
 from sandboxfs.errors import NoSuchSandbox, UsageError
 from sandboxfs.state.audit import AuditLog
 from sandboxfs.state.audit_reader import follow_lines
-from sandboxfs.state.audit_selection import matches, parse_since
+from sandboxfs.state.audit_selection import OPERATIONS, matches, parse_since
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import SandboxLock
 from sandboxfs.state.record import SandboxRecord
@@ -111,6 +113,8 @@ def test_only_what_is_asked_for_is_shown(
         ["--path", ""],
         ["--path", "[z-a]"],
         ["--pid", "x"],
+        ["--op", "frob"],
+        ["--op", ""],
         ["--verify", "--denied"],
         ["--verify", "--follow"],
     ],
@@ -118,6 +122,25 @@ def test_only_what_is_asked_for_is_shown(
 def test_what_makes_no_sense_is_refused(words: list[str], written: Path) -> None:
     with pytest.raises(UsageError):
         verb.run(words)
+
+
+def test_an_operation_that_does_not_exist_is_told_with_the_nearest_and_all_that_do() -> None:
+    with pytest.raises(UsageError, match="no such operation: 'ulink'; did you mean 'unlink'") as refused:
+        verb.run(["--op", "ulink"])
+    assert refused.value.hint is not None
+    assert "rename, rmdir" in refused.value.hint
+
+
+def test_the_operations_are_those_that_the_view_records() -> None:
+    asked = {"check", "check_inode", "note", "note_inode", "record", "refusal"}
+    asked |= {"_made", "_check_read", "_check_making", "_decide_again"}
+    found = set()
+    for path in (Path(sandboxfs.__file__).parent / "overlay").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", None) in asked:
+                constants = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+                found |= {value for value in constants if isinstance(value, str)}
+    assert found == set(OPERATIONS)
 
 
 def test_a_sandbox_that_is_not_there_is_told() -> None:
