@@ -12,7 +12,8 @@ from sandboxfs.changes.plan import Plan
 from sandboxfs.changes.records import COMMIT, About, Record
 from sandboxfs.changes.replacing import Rewrite, keep_start, replaced_parts, replacement
 from sandboxfs.changes.site import Result, Site, finish, settle_plan
-from sandboxfs.changes.steps import Moved
+from sandboxfs.changes.stager import CHANGING
+from sandboxfs.changes.steps import Moved, Surprise
 from sandboxfs.changes.summary import without_implied
 from sandboxfs.changes.wishing import INDEX, UPPER, Wishing
 from sandboxfs.layers.settlement import Operation, Rebase
@@ -100,9 +101,20 @@ def _operations(plan: Plan, transaction: Transaction, wishing: Wishing, record: 
     operations += Leaving(plan.survey, plan.drops, besides=plan.findings).dropped()
     for number, mark in enumerate(plan.marks):
         operations += _marked(plan, mark, b"mark-%d" % number, wishing.moved, record)
+    for number, rest in enumerate(plan.rests):
+        operations += _kept_up(plan, rest, b"rest-%d" % number, record)
     for number, rest in enumerate(plan.trims):
         operations += replacement(plan.survey, record, rest, b"part-%d" % number)
     return operations
+
+
+def _kept_up(plan: Plan, rest: Rewrite, name: bytes, record: Record) -> list[Operation]:
+    """Have what is left of a text take the place of the whole, with what the workspace has in it."""
+    put = replacement(plan.survey, record, rest, name)
+    if not put:
+        raise Surprise(rest.finding.path, CHANGING)
+    keep_start(plan.survey, record, rest.finding, name)
+    return put
 
 
 def _marked(plan: Plan, mark: Rewrite, name: bytes, moved: Moved, record: Record) -> list[Operation]:

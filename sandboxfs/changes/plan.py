@@ -47,7 +47,8 @@ class Plan:
     *items* are applied, *drops* leave the sandbox, of *trims* a part does, *marks* get conflict markers in
     it, *left* stay as they are because they were skipped, *conflicts* because nothing could be done. *git*
     counts what is left out because it is git's own. *refusals* are changes that must not be applied, and why:
-    any of them, or a conflict that is to *fail* it, keeps all from being applied.
+    any of them, or a conflict that is to *fail* it, keeps all from being applied. *rests* are the texts that
+    the sandbox has instead of its own when a part of a change was merged.
     """
 
     survey: Survey
@@ -55,6 +56,7 @@ class Plan:
     drops: tuple[Finding, ...] = ()
     trims: tuple[Rewrite, ...] = ()
     marks: tuple[Rewrite, ...] = ()
+    rests: tuple[Rewrite, ...] = ()
     left: tuple[Finding, ...] = ()
     conflicts: tuple[Finding, ...] = ()
     refusals: tuple[tuple[Finding, str], ...] = ()
@@ -100,13 +102,15 @@ class _Planner:
         # What needs something that stays behind stays behind, too.
         staying = self._with(fates, Fate.LEAVE, Fate.TRIM, Fate.MARK, Fate.CONFLICT)
         held_up = self._needs.dependents(staying) - dropped
-        items = [self._item(n, fates[n]) for n in self._with(fates, Fate.TAKE) if n not in held_up | dropped]
+        taken = [n for n in self._with(fates, Fate.TAKE) if n not in held_up | dropped]
+        items = [self._item(n, fates[n]) for n in taken]
         return Plan(
             self._survey,
             tuple(items),
             drops=self._those(sorted(dropped)),
             trims=tuple(self._trim(n, fates[n]) for n in self._with(fates, Fate.TRIM)),
-            marks=tuple(self._mark(n, fates[n]) for n in self._with(fates, Fate.MARK)),
+            marks=tuple(self._merged(n, fates[n].content) for n in self._with(fates, Fate.MARK)),
+            rests=tuple(self._merged(n, fates[n].rest) for n in taken if fates[n].rest is not None),
             left=self._those(self._with(fates, Fate.LEAVE)),
             conflicts=self._those(self._with(fates, Fate.CONFLICT, Fate.MARK)),
             refusals=tuple(self._refusals(items)),
@@ -160,11 +164,11 @@ class _Planner:
             if number in needed:
                 fates[number] = Resolution(Fate.CONFLICT)
 
-    def _mark(self, number: int, resolution: Resolution) -> Rewrite:
+    def _merged(self, number: int, text: bytes | None) -> Rewrite:
         finding = self._findings[number]
-        if resolution.content is None:
-            raise ValueError("nothing to mark")
-        return Rewrite(finding, resolution.content, merged_mode(finding))
+        if text is None:
+            raise ValueError("nothing was merged")
+        return Rewrite(finding, text, merged_mode(finding))
 
     def _trim(self, number: int, resolution: Resolution) -> Rewrite:
         finding = self._findings[number]

@@ -84,10 +84,21 @@ def resolve_part(finding: Finding, part: Part, how: OnConflict) -> Resolution:
     try:
         if how is OnConflict.THEIRS:
             return _trimmed(finding, part)
+        if how is OnConflict.MERGE:
+            return _merged_part(finding, part)
     except Unreadable:
         return _CONFLICT
-    # The rest would stay in the sandbox without what the workspace has by now.
+    # All that the workspace changed would go for a part of what the sandbox did.
     return _CONFLICT
+
+
+def _merged_part(finding: Finding, part: Part) -> Resolution:
+    """Merge *part* with what the workspace has, and also the rest, which would take that back otherwise."""
+    whole = _merged(finding)
+    if whole.fate is not Fate.TAKE or finding.old is None or finding.lower is None:
+        return _CONFLICT
+    merged = merge(finding.old.read(), part.content, finding.lower.read())
+    return Resolution(Fate.TAKE, merged.text, whole.content) if merged.clean else _CONFLICT
 
 
 def _trimmed(finding: Finding, part: Part) -> Resolution:

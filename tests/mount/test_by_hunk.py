@@ -78,6 +78,29 @@ def test_theirs_drops_the_accepted_hunks_and_no_others(mount: Mount) -> None:
     assert (mounted.root / "text").read_text() == edited(5, 18, 30)
 
 
+@pytest.mark.parametrize("answers", ["ny", "yy"])
+def test_accepted_hunks_are_merged_with_what_the_host_did(mount: Mount, answers: str) -> None:
+    mounted = mount(TREE)
+    (mounted.root / "text").write_text(edited(5, 30))
+    (mounted.lower / "text").write_text("the host's\n" + "".join(LINES))
+    with dialogue(mounted, "commit", "-p", "--on-conflict", "merge") as talk:
+        for number, answer in enumerate(answers, 1):
+            talk.answer(f"({number}/2) Commit this hunk", answer)
+        assert "committed 1 change" in talk.finish()
+        assert talk.process.returncode == 0
+    landed = edited(30) if answers == "ny" else edited(5, 30)
+    assert (mounted.lower / "text").read_text() == "the host's\n" + landed
+    assert (mounted.root / "text").read_text() == "the host's\n" + edited(5, 30)
+    assert names(mounted) == (["M\ttext"] if answers == "ny" else [])
+    mounted.host_changed()
+    undone = run_sandboxfs("undo", "-s", "test", "--yes", state=mounted.state)
+    assert undone.returncode == 0, undone.stderr
+    assert (mounted.root / "text").read_text() == edited(5, 30)
+    assert (mounted.lower / "text").read_text() == "the host's\n" + "".join(LINES)
+    assert names(mounted) == ["M\ttext\t[conflict]"]
+    mounted.host_changed()
+
+
 def test_a_directory_goes_when_all_deletions_in_it_are_accepted(mount: Mount) -> None:
     mounted = mount(TREE)
     change(mounted.root)

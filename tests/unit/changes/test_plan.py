@@ -462,6 +462,50 @@ def test_a_part_of_a_change_can_be_discarded_and_brought_back(make: Make) -> Non
     assert sandbox.found() == ["modified other", "modified text"]
 
 
+def test_merge_takes_the_chosen_hunk_and_the_rest_stays_with_what_the_host_did(make: Make) -> None:
+    theirs = edited(LINES, _5="host")
+    sandbox = conflicting(make, theirs, edited(LINES, _1="first", _9="second", _17="third"))
+    (sandbox.host / "text").chmod(0o600)
+    sandbox.host_changed()
+    view, before = view_states(sandbox), capture(sandbox.host)
+    _, second, _ = sandbox.hunk_ids("text")
+    sandbox.commit(hunks=[second], on_conflict="merge")
+    assert (sandbox.host / "text").read_bytes() == edited(LINES, _5="host", _9="second")
+    assert sandbox.read("text") == edited(LINES, _1="first", _5="host", _9="second", _17="third")
+    assert stat.S_IMODE(sandbox.lstat("text").st_mode) == 0o600
+    assert sandbox.found() == ["modified other", "modified text"]
+    assert len(sandbox.hunk_ids("text")) == 2
+    undone = sandbox.undo()
+    assert not undone.left
+    assert_same_tree(capture(sandbox.host), before, ignoring=frozenset({"ctime_ns"}))
+    assert view_states(sandbox) == view
+    assert sandbox.conflicts() == {"text": conflicts.CHANGED}
+    sandbox.commit(on_conflict="merge")
+    assert (sandbox.host / "text").read_bytes() == edited(
+        LINES, _1="first", _5="host", _9="second", _17="third"
+    )
+
+
+def test_a_hunk_is_not_merged_where_the_rest_could_not_be(make: Make) -> None:
+    sandbox = conflicting(make, edited(LINES, _1="host"), edited(LINES, _1="first", _15="second"))
+    _, second = sandbox.hunk_ids("text")
+    result = sandbox.commit(hunks=[second], on_conflict="merge")
+    assert result.stayed == ()
+    assert (sandbox.host / "text").read_bytes() == edited(LINES, _1="host")
+    assert sandbox.read("text") == edited(LINES, _1="first", _15="second")
+    assert sandbox.conflicts() == {"text": conflicts.CHANGED}
+
+
+def test_a_rest_that_was_changed_since_is_left_alone_with_what_was_merged(make: Make) -> None:
+    sandbox = conflicting(make, edited(LINES, _5="host"), edited(LINES, _1="first", _15="second"))
+    sandbox.commit(hunks=sandbox.hunk_ids("text")[:1], on_conflict="merge")
+    merged = (sandbox.host / "text").read_bytes()
+    sandbox.write("text", b"again\n")
+    assert [path for path, _ in sandbox.undo().left] == [b"text"]
+    assert (sandbox.host / "text").read_bytes() == merged
+    assert sandbox.found() == ["modified other", "modified text"]
+
+
 def test_theirs_drops_the_chosen_hunk_and_undo_brings_it_back(make: Make) -> None:
     ours = edited(LINES, _1="first", _9="second", _17="third")
     theirs = edited(LINES, _1="host")
