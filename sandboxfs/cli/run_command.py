@@ -46,6 +46,8 @@ def carry_out(words: list[str], verb: str, waiting: Waiting | None) -> int:
         _announce(session, quiet=arguments.quiet)
         # What comes after the program is imported while it starts.
         outcome = session.run(arguments.command, meanwhile=_import_the_ending)
+    if outcome.held:
+        output.warnings(["something else still holds the program's output open; what it writes now is lost"])
     status = _status(outcome, session, arguments.command)
     from sandboxfs.cli.concluding import conclude
 

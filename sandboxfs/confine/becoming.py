@@ -7,6 +7,7 @@ with Landlock closing around the program just before it starts. Nothing else tha
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -56,10 +57,11 @@ class Surroundings:
 def within_landlock(fence: landlock.Fence, abi: int, around: Surroundings) -> Become:
     """Confine with Landlock."""
     machine = os.uname().machine
-    # Landlock does not keep a program from sockets in the file system, nor from any network but TCP.
-    filtered = (
-        seccomp.build_filter(machine, local=False, internet=fence.network) if seccomp.known(machine) else None
-    )
+    # Landlock does not keep a program from sockets in the file system, nor from any network but TCP; and of
+    # other processes it keeps it from memory and signals only.
+    filtered = None
+    if seccomp.known(machine):
+        filtered = seccomp.build_filter(machine, local=False, internet=fence.network, alone=False)
 
     def become(channel: int, orders: Orders) -> NoReturn:
         close_on_start()
@@ -74,7 +76,9 @@ def within_landlock(fence: landlock.Fence, abi: int, around: Surroundings) -> Be
 
             Keeper(channel, orders, restrict).keep()
         finally:
-            around.remove()
+            # What the program made impossible to remove must not change how it ended.
+            with suppress(OSError):
+                around.remove()
         os._exit(0)
 
     return become

@@ -5,15 +5,21 @@ through /proc; so pipes, terminals and sockets are handed on, and everything els
 and written here, on the other side of a pipe.
 """
 
+import fcntl
 import os
 import select
 import stat
+import struct
+import termios
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 
 from sandboxfs.errors import UsageError
 
 _CHUNK = 1 << 18
+# So many seconds may pass until all that wrote to a pipe are seen to have ended.
+_PATIENCE = 3.0
 _NAMES = ("standard input", "standard output", "standard error")
 # null, zero, full, random and urandom
 _HARMLESS_DEVICES = {(1, 3), (1, 5), (1, 7), (1, 8), (1, 9)}
@@ -36,6 +42,8 @@ class _Relay:
     target: int
     inwards: bool
     pending: bytes = b""
+    # How many bytes were read from the source.
+    carried: int = 0
 
 
 class Relays:
@@ -77,6 +85,7 @@ class Relays:
         if known is not None:
             return os.dup(known)
         ours, theirs = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(ours, False)
         self._relays.append(_Relay(ours, descriptor, inwards=False))
         shared[status.st_dev, status.st_ino] = theirs
         return theirs
@@ -105,16 +114,35 @@ class Relays:
                 return True
         return False
 
-    def finish(self) -> None:
-        """Carry what the program had written when it ended, and stop feeding it."""
+    def finish(self) -> bool:
+        """Carry what the program had written when it ended, and stop feeding it.
+
+        False when something kept its output open all the same, which is not waited for.
+        """
+        whole = True
+        deadline = time.monotonic() + _PATIENCE
         for relay in self._relays:
             if relay.inwards:
                 os.close(relay.target)
             else:
-                while self._drain(relay):
-                    pass
+                whole = self._drain_rest(relay, deadline) and whole
                 os.close(relay.source)
         self._relays.clear()
+        return whole
+
+    def _drain_rest(self, relay: _Relay, deadline: float) -> bool:
+        """Carry everything that is there, and what comes until *deadline*; False when there was no end."""
+        left = _waiting(relay.source)
+        poll = select.poll()
+        poll.register(relay.source, select.POLLIN)
+        while left > 0 or time.monotonic() < deadline:
+            before = relay.carried
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                return False
+            if not self._drain(relay):
+                return True
+            left -= relay.carried - before
+        return False
 
     def _feed(self, relay: _Relay) -> bool:
         if not relay.pending:
@@ -134,12 +162,22 @@ class Relays:
         return True
 
     def _drain(self, relay: _Relay) -> bool:
-        chunk = os.read(relay.source, _CHUNK)
+        try:
+            chunk = os.read(relay.source, _CHUNK)
+        except BlockingIOError:
+            # The program can open its output for reading, and take back what it wrote.
+            return True
         if not chunk:
             return False
+        relay.carried += len(chunk)
         # The file may be on a full disk; the program hears of it as of a pipe that nobody reads.
         with suppress(OSError):
             while chunk:
                 chunk = chunk[os.write(relay.target, chunk) :]
             return True
         return False
+
+
+def _waiting(pipe: int) -> int:
+    """How many bytes are in a *pipe*."""
+    return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])

@@ -3,8 +3,9 @@
 A filter for the kernel, written by hand because the rules are few. It keeps a program from typing into its
 terminal (TIOCSTI) and from pasting there (TIOCLINUX); from the user's kernel keys, which no namespace keeps
 apart; and from parts of the kernel that hardly a program needs and that have been a way around confinement:
-new user namespaces, io_uring, bpf, performance counters. It can refuse sockets too, except pairs, where
-nothing else keeps a program from the network and from the sockets of other programs.
+new user namespaces, io_uring, bpf, performance counters. Where namespaces do not, it can keep a program from
+the network and the sockets of other programs, from the limits and priorities of other processes, and from
+what processes share without a file (System V IPC, message queues).
 """
 
 import errno
@@ -28,6 +29,7 @@ _NUMBER, _ARCHITECTURE = 0, 4
 _ARGUMENTS = 16
 
 _AF_UNIX, _AF_NETLINK = 1, 16
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ class _Calls:
     unshare: int
     socket: int
     socketcall: int | None
+    setpriority: int
+    ioprio_set: int
+    # prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr: a process comes first.
+    on_process: tuple[int, ...]
+    # System V: ipc shm* sem* msg*; POSIX: mq_open mq_unlink
+    shared: tuple[int, ...]
     # Refused whatever the arguments.
     unneeded: tuple[int, ...]
 
@@ -54,6 +62,10 @@ _X86_64 = _Calls(
     unshare=272,
     socket=41,
     socketcall=None,
+    setpriority=141,
+    ioprio_set=251,
+    on_process=(302, 203, 144, 142, 314),
+    shared=(29, 30, 31, 67, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241),
     # keyctl add_key request_key bpf perf_event_open userfaultfd io_uring_setup
     unneeded=(250, 248, 249, 321, 298, 323, 425),
 )
@@ -65,6 +77,10 @@ _I386 = _Calls(
     unshare=310,
     socket=359,
     socketcall=102,
+    setpriority=97,
+    ioprio_set=289,
+    on_process=(340, 241, 156, 154, 351),
+    shared=(117, 395, 396, 397, 398, 393, 394, 420, 399, 400, 401, 402, 277, 278),
     unneeded=(288, 286, 287, 357, 336, 374, 425),
 )
 _AARCH64 = _Calls(
@@ -75,6 +91,10 @@ _AARCH64 = _Calls(
     unshare=97,
     socket=198,
     socketcall=None,
+    setpriority=140,
+    ioprio_set=30,
+    on_process=(261, 122, 119, 118, 274),
+    shared=(194, 195, 196, 197, 190, 191, 192, 193, 186, 187, 188, 189, 180, 181),
     unneeded=(219, 217, 218, 280, 241, 282, 425),
 )
 _ARM = _Calls(
@@ -85,6 +105,10 @@ _ARM = _Calls(
     unshare=337,
     socket=281,
     socketcall=None,
+    setpriority=97,
+    ioprio_set=314,
+    on_process=(369, 241, 156, 154, 380),
+    shared=(117, 305, 306, 307, 308, 298, 299, 300, 312, 420, 301, 302, 303, 304, 274, 275),
     unneeded=(311, 309, 310, 386, 364, 388, 425),
 )
 # machine -> what a process there can speak
@@ -96,20 +120,23 @@ def known(machine: str) -> bool:
     return machine in _MACHINES
 
 
-def build_filter(machine: str, *, local: bool = True, internet: bool = True) -> bytes:
+def build_filter(machine: str, *, local: bool = True, internet: bool = True, alone: bool = True) -> bytes:
     """Return the filter for *machine*, in the form that seccomp(2) and `bwrap --seccomp` take.
 
-    Without *local*, sockets to programs of this machine are refused; without *internet*, all others.
+    Without *local*, sockets to programs of this machine are refused; without *internet*, all others. A
+    program that is not *alone* has no namespaces to keep it from other processes and what they share.
     """
     program = _Program()
     for calls in _MACHINES[machine]:
-        _add_architecture(program, calls, local=local, internet=internet)
+        _add_architecture(program, calls, local=local, internet=internet, alone=alone)
     # Of another architecture than those known: nothing it asks for is understood.
     program.refuse(errno.ENOSYS)
     return program.assemble()
 
 
-def _add_architecture(program: "_Program", calls: _Calls, *, local: bool, internet: bool) -> None:
+def _add_architecture(
+    program: "_Program", calls: _Calls, *, local: bool, internet: bool, alone: bool
+) -> None:
     program.load(_ARCHITECTURE)
     skip = program.unless_equal(calls.architecture)
     program.load(_NUMBER)
@@ -124,6 +151,8 @@ def _add_architecture(program: "_Program", calls: _Calls, *, local: bool, intern
     for number in (calls.clone, calls.unshare):
         _refuse_flag(program, number, _CLONE_NEWUSER)
     _refuse_ioctls(program, calls.ioctl)
+    if not alone:
+        _refuse_others(program, calls)
     if not (local and internet):
         _refuse_sockets(program, calls.socket, local=local, internet=internet)
         if calls.socketcall is not None:
@@ -155,6 +184,30 @@ def _refuse_ioctls(program: "_Program", number: int) -> None:
     for request in (_TIOCSTI, _TIOCLINUX):
         _refuse_call(program, request, errno.EPERM)
     program.allow()
+    program.land(skip)
+
+
+def _refuse_others(program: "_Program", calls: _Calls) -> None:
+    """Refuse what reaches other processes of the same user without a file: only the caller itself is left."""
+    for number in calls.shared:
+        _refuse_call(program, number, errno.EPERM)
+    for number in calls.on_process:
+        _allow_only(program, number, 0)
+    _allow_only(program, calls.setpriority, _PRIO_PROCESS, 0)
+    _allow_only(program, calls.ioprio_set, _IOPRIO_WHO_PROCESS, 0)
+
+
+def _allow_only(program: "_Program", number: int, *arguments: int) -> None:
+    """Refuse a call unless it begins with *arguments*."""
+    skip = program.unless_equal(number)
+    others = []
+    for position, argument in enumerate(arguments):
+        program.load(_ARGUMENTS + 8 * position)
+        others.append(program.unless_equal(argument))
+    program.allow()
+    for other in others:
+        program.land(other)
+    program.refuse(errno.EPERM)
     program.land(skip)
 
 

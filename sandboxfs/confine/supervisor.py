@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import NoReturn
 
@@ -36,7 +36,8 @@ class Outcome:
     """How a run ended: with the wait *status* of the program, or without its having run.
 
     *stage* and *error* say what failed: to `confine`, to `enter` the directory or to `start`; both are empty
-    when the starter itself never spoke. *lost* when the program was ended because its view had died.
+    when the starter itself never spoke. *lost* when the program was ended because its view had died, *held*
+    when something still had its output open after all of it had ended.
     """
 
     status: int | None = None
@@ -44,6 +45,7 @@ class Outcome:
     error: int = 0
     detail: str = ""
     lost: bool = False
+    held: bool = False
     had_terminal: bool = False
 
     @property
@@ -139,8 +141,8 @@ class Supervisor:
             while self._turn(poll, waking):
                 pass
             os.waitpid(child, 0)
-            if self._relays is not None:
-                self._relays.finish()
+            if self._relays is not None and not self._relays.finish():
+                self._outcome = replace(self._outcome, held=True)
         finally:
             signal.set_wakeup_fd(-1)
             for descriptor in (waking, wakened):

@@ -4,6 +4,7 @@ One run for each confinement, in which `inside/attacks.py` tries everything it c
 claim of its own here. Whether it got out is judged by what it says and by what is left on the host.
 """
 
+import ctypes
 import json
 import os
 import socket
@@ -31,6 +32,8 @@ ATTACKS = [
     if before == "@attack"
 ]
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
 # What Landlock cannot refuse, and docs/security.md says so: nothing that is in a file, but something about
 # it.
 REMAINDER = {
@@ -46,6 +49,8 @@ REMAINDER = {
         "set_an_attribute_of_a_file_of_the_host",
         "see_whether_a_file_of_the_host_exists",
         "see_the_processes_of_the_host",
+        "read_a_link_of_the_host",
+        "watch_a_directory_of_the_host",
     },
 }
 
@@ -77,7 +82,10 @@ def _host(top: Path, confinement: str, stack: ExitStack) -> Host:
         top / "workspace",
         {"file": "text", "attacks.py": SCRIPT.read_text(), "link-outside": Symlink(str(top / "outside"))},
     )
-    build(top / "outside", {"secret": "secret", "mode": "", "times": "", "attribute": ""})
+    build(
+        top / "outside",
+        {"secret": "secret", "mode": "", "times": "", "attribute": "", "link": Symlink("secret")},
+    )
     build(top / "home", {".ssh/id_ed25519": "key", ".bashrc": ""})
     build(top / "config", {"config.toml": ""})
     (top / "run").mkdir(mode=0o700)
@@ -95,6 +103,8 @@ def _host(top: Path, confinement: str, stack: ExitStack) -> Host:
         "session": str(top / "run/bus"),
         "port": str(_listening(stack, socket.AF_INET, ("127.0.0.1", 0)).getsockname()[1]),
         "datagrams": str(_bound(stack)),
+        "segment": str(_shared(stack)),
+        "queue": _queue(stack),
         "test": str(os.getpid()),
         "confinement": confinement,
     }
@@ -123,6 +133,30 @@ def _bound(stack: ExitStack) -> int:
     port = receiver.getsockname()[1]
     assert isinstance(port, int)
     return port
+
+
+def _shared(stack: ExitStack) -> int:
+    """Make a segment of shared memory, a message queue and a set of semaphores; return their key."""
+    key = 0x5A000000 + os.getpid()
+    made = 0o1600  # IPC_CREAT, for this user alone
+    segment, queue, semaphores = (
+        _libc.shmget(key, 4096, made),
+        _libc.msgget(key, made),
+        _libc.semget(key, 1, made),
+    )
+    stack.callback(_libc.shmctl, segment, 0, None)
+    stack.callback(_libc.msgctl, queue, 0, None)
+    stack.callback(_libc.semctl, semaphores, 0, 0)
+    assert min(segment, queue, semaphores) >= 0
+    return key
+
+
+def _queue(stack: ExitStack) -> str:
+    """Make a POSIX message queue, where the kernel has them; return its name as the kernel takes it."""
+    name = f"sandboxfs-test-{os.getpid()}"
+    if _libc.mq_open(f"/{name}".encode(), os.O_CREAT | os.O_RDWR, 0o600, None) >= 0:
+        stack.callback(_libc.mq_unlink, f"/{name}".encode())
+    return name
 
 
 @pytest.fixture(scope="module", params=runs.CONFINEMENTS)

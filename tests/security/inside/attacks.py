@@ -11,6 +11,7 @@ import fcntl
 import glob
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ ATTACKS: dict[str, Callable[[], object]] = {}
 HOST: dict[str, str] = {}
 INHERITED: list[str] = []
 libc = ctypes.CDLL(None, use_errno=True)
+X86_64 = os.uname().machine == "x86_64"
 
 
 class Nothing(Exception):
@@ -58,6 +60,12 @@ def first(attempts: Sequence[Callable[[], object]]) -> object:
         except (OSError, Nothing) as error:
             failure = error
     raise failure
+
+
+def call(number: int, *arguments: object) -> int:
+    """A system call, by its number; whole numbers are passed on as long ones."""
+    passed = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    return check(libc.syscall(ctypes.c_long(number), *passed))
 
 
 def others() -> list[str]:
@@ -269,9 +277,117 @@ def read_the_environment_of_the_daemon() -> object:
 
 
 @attack
+def look_into_the_daemon_without_a_file() -> object:
+    """By process_vm_readv, kcmp, pidfd_getfd and process_madvise."""
+    daemon = int(HOST["daemon"])
+    readv, kcmp = (310, 312) if X86_64 else (270, 272)
+    buffer = ctypes.create_string_buffer(16)
+    vector = (ctypes.c_ulong * 2)(ctypes.addressof(buffer), 16)
+
+    def through_a_descriptor(call: int, *arguments: object) -> int:
+        return check(libc.syscall(call, os.pidfd_open(daemon), *arguments))
+
+    return first(
+        [
+            partial(call, readv, daemon, vector, 1, vector, 1, 0),
+            partial(call, kcmp, daemon, daemon, 2, 0, 0),
+            partial(through_a_descriptor, 438, 0, 0),
+            partial(through_a_descriptor, 440, vector, 1, 20, 0),
+        ]
+    )
+
+
+def limit(pid: int) -> object:
+    """Set a limit of another process, to what it is."""
+    return resource.prlimit(pid, resource.RLIMIT_NOFILE, resource.prlimit(pid, resource.RLIMIT_NOFILE))
+
+
+@attack
+def change_the_limits_of_the_daemon() -> object:
+    return limit(int(HOST["daemon"]))
+
+
+@attack
+def change_the_limits_of_the_command() -> object:
+    return limit(int(HOST["command"]))
+
+
+@attack
+def change_the_limits_of_any_process_outside() -> object:
+    if HOST["confinement"] == "bubblewrap":
+        # Those that are there are its own.
+        raise Nothing
+    # This one is a child of the program.
+    return first([partial(limit, int(pid)) for pid in others() if int(pid) != os.getppid()])
+
+
+@attack
+def change_the_priority_of_the_daemon() -> object:
+    daemon = int(HOST["daemon"])
+    os.setpriority(os.PRIO_PROCESS, daemon, os.getpriority(os.PRIO_PROCESS, daemon))
+    return "done"
+
+
+@attack
+def change_the_priority_of_all_processes_of_the_user() -> object:
+    if HOST["confinement"] == "bubblewrap":
+        raise Nothing
+    # Without privileges none can be raised; those that have it keep it.
+    os.setpriority(os.PRIO_USER, 0, os.getpriority(os.PRIO_USER, 0))
+    return "done"
+
+
+@attack
+def change_the_scheduling_of_the_daemon() -> object:
+    daemon = int(HOST["daemon"])
+    setattr_, ioprio_set = (314, 251) if X86_64 else (274, 30)
+    # 48 bytes that say: as everything is.
+    attributes = (ctypes.c_uint * 12)(48)
+    return first(
+        [
+            partial(os.sched_setaffinity, daemon, os.sched_getaffinity(0)),
+            partial(os.sched_setscheduler, daemon, os.SCHED_OTHER, os.sched_param(0)),
+            partial(os.sched_setparam, daemon, os.sched_param(0)),
+            partial(call, setattr_, daemon, attributes, 0),
+            partial(call, ioprio_set, 1, daemon, 2 << 13 | 4),
+        ]
+    )
+
+
+@attack
 def see_the_processes_of_the_host() -> object:
     with open(f"/proc/{HOST['test']}/cmdline") as file:
         return file.read()
+
+
+# What processes share without a file
+
+
+@attack
+def write_shared_memory_of_the_host() -> object:
+    shmget, shmat = (29, 30) if X86_64 else (194, 196)
+    segment = call(shmget, int(HOST["segment"]), 0, 0)
+    libc.syscall.restype = ctypes.c_void_p
+    address = libc.syscall(shmat, segment, None, 0)
+    ctypes.memmove(address, b"escaped", 7)
+    return "wrote it"
+
+
+@attack
+def send_a_message_to_a_queue_of_the_host() -> object:
+    msgget, msgsnd = (68, 69) if X86_64 else (186, 189)
+    return call(msgsnd, call(msgget, int(HOST["segment"]), 0), b"\1\0\0\0\0\0\0\0escaped", 7, 0o4000)
+
+
+@attack
+def change_a_semaphore_of_the_host() -> object:
+    semget, semctl = (64, 66) if X86_64 else (190, 191)
+    return call(semctl, call(semget, int(HOST["segment"]), 0, 0), 0, 16, 1)
+
+
+@attack
+def open_a_message_queue_of_the_host() -> object:
+    return call(240 if X86_64 else 180, os.fsencode(HOST["queue"]), os.O_RDWR, 0, None)
 
 
 # The control plane and the state
@@ -511,6 +627,19 @@ def set_an_attribute_of_a_file_of_the_host() -> object:
 @attack
 def see_whether_a_file_of_the_host_exists() -> object:
     return os.stat(HOST["outside"] + "/secret").st_size
+
+
+@attack
+def read_a_link_of_the_host() -> object:
+    return os.readlink(HOST["outside"] + "/link")
+
+
+@attack
+def watch_a_directory_of_the_host() -> object:
+    """To be told the names of what is made there."""
+    watch = check(libc.inotify_init1(0))
+    check(libc.inotify_add_watch(watch, os.fsencode(HOST["outside"]), 0x100))
+    return "watching"
 
 
 @attack

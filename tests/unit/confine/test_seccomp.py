@@ -81,6 +81,33 @@ def test_sockets_are_refused_as_asked(
     assert verdict(program, architecture, read) == ALLOWED
 
 
+OTHERS = {
+    # architecture: prlimit64 and what else begins with a process; setpriority; ioprio_set; shmget and others
+    X86_64: ((302, 203, 144, 142, 314), 141, 251, (29, 240)),
+    I386: ((340, 241, 156, 154, 351), 97, 289, (117, 395, 277)),
+    AARCH64: ((261, 122, 119, 118, 274), 140, 30, (194, 180)),
+    ARM: ((369, 241, 156, 154, 380), 97, 314, (307, 274)),
+}
+SOMEBODY = 4711
+
+
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_without_namespaces_other_processes_and_what_they_share_are_refused(architecture: int) -> None:
+    on_process, setpriority, ioprio_set, shared = OTHERS[architecture]
+    machine = CALLS[architecture][0]
+    program, alone = build_filter(machine, alone=False), build_filter(machine)
+    process, user, io_process = 0, 2, 1
+    refused: list[tuple[int, ...]] = [(on, SOMEBODY) for on in on_process]
+    refused += [(setpriority, process, SOMEBODY), (setpriority, user, 0)]
+    refused += [(ioprio_set, io_process, SOMEBODY), (ioprio_set, io_process + 2, 0)]
+    refused += [(one,) for one in shared]
+    for call in refused:
+        assert verdict(program, architecture, *call) == "EPERM", call
+        assert verdict(alone, architecture, *call) == ALLOWED, call
+    for call in [(on, 0) for on in on_process] + [(setpriority, process, 0), (ioprio_set, io_process, 0)]:
+        assert verdict(program, architecture, *call) == ALLOWED, call
+
+
 def test_the_second_way_to_call_the_kernel_of_x86_64_is_closed() -> None:
     assert verdict(build_filter("x86_64"), X86_64, 0x40000000 | 16, 0, TCGETS) == "ENOSYS"
 
