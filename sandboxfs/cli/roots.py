@@ -10,15 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxfs.confine.home import Home
+from sandboxfs.confine.home import Home, check_shown_home
+from sandboxfs.confine.system import IMPOSSIBLE
 from sandboxfs.control.mounts import MountTable
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.config import Allow
 from sandboxfs.policy.model import Mode
 
-# Nothing can be put where these are.
-_IMPOSSIBLE = tuple(map(Path, ("/", "/proc", "/sys", "/dev", "/run")))
 _COW = "use --home cow, which hides the secrets in it"
 
 
@@ -41,7 +40,7 @@ class Beside:
 
 def check_workspace(workspace: Path, home: Path, kind: Home) -> None:
     """Refuse a *workspace* that cannot be confined, or that would show what *home* keeps secret."""
-    if workspace in _IMPOSSIBLE:
+    if workspace in IMPOSSIBLE:
         raise UsageError(f"cannot run in {quoted(workspace)}: choose a directory to work on")
     if home.is_relative_to(workspace) and kind is not Home.COW:
         what = "is" if home == workspace else "holds"
@@ -62,8 +61,8 @@ def sort_out(allows: Iterable[Allow], workspace: Path, home: Path, kind: Home) -
         else:
             files.append(path)
     shown_home = home if kind is Home.COW and not home.is_relative_to(workspace) else None
-    if shown_home is not None and not shown_home.is_dir():
-        raise UsageError(f"--home cow: there is no directory {quoted(shown_home)}")
+    if shown_home is not None:
+        check_shown_home(shown_home)
     return Beside(tuple(roots), tuple(files), shown_home)
 
 
@@ -81,7 +80,7 @@ def _resolved(allow: Allow) -> Path:
 
 
 def _check_root(allow: Allow, path: Path, workspace: Path, home: Path, others: list[Path]) -> None:
-    if path in _IMPOSSIBLE:
+    if path in IMPOSSIBLE:
         raise _refusal(allow, "it cannot be put into a world of its own")
     if workspace.is_relative_to(path):
         raise _refusal(allow, f"the workspace {quoted(workspace)} lies inside it")

@@ -18,7 +18,7 @@ from sandboxfs.confine import becoming, landlock
 from sandboxfs.confine.bubblewrap import World
 from sandboxfs.confine.choice import Choice, Confinement, choose
 from sandboxfs.confine.environment import Environment, environment_for
-from sandboxfs.confine.home import NOWHERE, Home, home_directory
+from sandboxfs.confine.home import NOWHERE, Home, check_private_home, home_directory
 from sandboxfs.confine.starter import Orders
 from sandboxfs.confine.supervisor import Outcome, Supervisor, ignored_signals
 from sandboxfs.confine.system import System, find_system, interpreter_directory, name_service
@@ -196,6 +196,8 @@ class Runner:
         system = find_system(interpreter_directory())
         choice = choose(self._request.confine, system, self._store.locations.runtime / "bubblewrap")
         home = home_directory(self._environment)
+        if self._request.home is Home.PRIVATE and choice.confinement is Confinement.BUBBLEWRAP:
+            check_private_home(home, system)
         views, files = self._views(choice, home, undo)
         places = self._store.places(views[0].record.name)
         private_home, temporary = places.home / "home", None

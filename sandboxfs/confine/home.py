@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from sandboxfs.confine.system import IMPOSSIBLE, System
+from sandboxfs.errors import UsageError
+from sandboxfs.paths import quoted
 from sandboxfs.policy.model import Kind, Mode, Rule, Source
 
 NOWHERE = Path("/nonexistent")
+_OPTIONAL = Path("/opt")
+_ANOTHER = "use --home none, or set HOME to a directory of its own"
 
 # Relative to the home. A directory stands for everything in it.
 SECRET_PLACES = (
@@ -148,6 +153,27 @@ def home_directory(environment: Mapping[str, str]) -> Path:
         except KeyError:
             given = "/"
     return Path(os.path.realpath(given))
+
+
+def check_private_home(home: Path, system: System) -> None:
+    """Refuse a *home* in whose place nothing can be put, or that would cover programs or what they need."""
+    if home in IMPOSSIBLE or home.is_relative_to("/proc"):
+        raise UsageError(f"HOME is {quoted(home)}: no home can be put there", hint=_ANOTHER)
+    for directory in system.directories:
+        # Whole programs, and the homes of those who run them, are installed below /opt.
+        if home.is_relative_to(directory) and not (_OPTIONAL in home.parents and home.is_dir()):
+            raise UsageError(
+                f"HOME is {quoted(home)}: a private home there would cover a part of the system",
+                hint=_ANOTHER,
+            )
+
+
+def check_shown_home(home: Path) -> None:
+    """Refuse a *home* that cannot be shown copy-on-write."""
+    if home in IMPOSSIBLE:
+        raise UsageError(f"--home cow: HOME is {quoted(home)}, which cannot be shown", hint=_ANOTHER)
+    if not home.is_dir():
+        raise UsageError(f"--home cow: there is no directory {quoted(home)}", hint=_ANOTHER)
 
 
 def secret_rules(home: Path, workspace: Path) -> tuple[Rule, ...]:

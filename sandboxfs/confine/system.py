@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+# Nothing can be put where these are.
+IMPOSSIBLE = tuple(map(Path, ("/", "/proc", "/sys", "/dev", "/run")))
 _DIRECTORIES = (
     "/usr",
     "/bin",

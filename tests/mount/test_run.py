@@ -261,6 +261,17 @@ def test_without_a_home_there_is_none(workspace: Path) -> None:
     assert done.stdout == "/nonexistent\n"
 
 
+@pytest.mark.parametrize("home", ["/", "/usr", "/proc", "/etc"])
+def test_a_home_that_would_cover_the_system_is_refused(workspace: Path, home: str) -> None:
+    runs.require("bubblewrap")
+    environment = {"HOME": home}
+    done = runs.run("--", "true", cwd=workspace, env=environment, status=125)
+    assert f"HOME is '{home}'" in done.stderr
+    assert "hint: use --home none" in done.stderr
+    assert sandboxes() == {}
+    runs.run("--home", "none", "--", "true", cwd=workspace, env=environment)
+
+
 def test_a_workspace_that_is_the_home_wants_its_secrets_hidden(confinement: str) -> None:
     home = build(Path(os.environ["HOME"]), {".ssh/id": "key", "file": "text\n"})
     words = ("--confine", confinement)

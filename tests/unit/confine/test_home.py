@@ -2,7 +2,17 @@
 
 from pathlib import Path
 
-from sandboxfs.confine.home import SECRET_PLACES, home_directory, secret_rules
+import pytest
+
+from sandboxfs.confine.home import (
+    SECRET_PLACES,
+    check_private_home,
+    check_shown_home,
+    home_directory,
+    secret_rules,
+)
+from sandboxfs.confine.system import System
+from sandboxfs.errors import UsageError
 from sandboxfs.policy.decide import decide
 from sandboxfs.policy.model import Mode, Policy
 
@@ -43,6 +53,32 @@ def test_a_secret_place_that_is_a_link_is_hidden_with_what_it_leads_to(tmp_path:
     policy = Policy(secret_rules(tmp_path, tmp_path))
     assert hidden(policy, ".aws", tmp_path)
     assert hidden(policy, "dotfiles/aws/credentials", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "home", ["/", "/proc", "/proc/1", "/sys", "/dev", "/run", "/usr", "/etc", "/usr/sbin"]
+)
+def test_a_private_home_covers_nothing_of_the_system(home: str) -> None:
+    with pytest.raises(UsageError, match=f"HOME is '{home}'") as refused:
+        check_private_home(Path(home), System((Path("/usr"), Path("/etc"))))
+    assert "--home none" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("home", ["/root", "/home/u", "/nonexistent", "/var/lib/u", "/dev/shm/u", "/tmp"])
+def test_a_private_home_may_be_anywhere_else(home: str) -> None:
+    # As where an interpreter in the home is a part of the system.
+    check_private_home(Path(home), System((Path("/usr"), Path("/home/u/.local/share/python"))))
+
+
+def test_a_home_of_a_program_below_opt_must_be_there() -> None:
+    with pytest.raises(UsageError, match="cover"):
+        check_private_home(Path("/opt/no-such-program"), System((Path("/opt"),)))
+
+
+@pytest.mark.parametrize("home", ["/", "/dev", "/no/such/directory"])
+def test_a_home_that_cannot_be_shown_is_refused(home: str) -> None:
+    with pytest.raises(UsageError, match="--home cow"):
+        check_shown_home(Path(home))
 
 
 def test_the_home_is_that_of_the_environment_or_of_the_user(tmp_path: Path) -> None:
