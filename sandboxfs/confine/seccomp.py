@@ -3,9 +3,10 @@
 A filter for the kernel, written by hand because the rules are few. It keeps a program from typing into its
 terminal (TIOCSTI) and from pasting there (TIOCLINUX); from the user's kernel keys, which no namespace keeps
 apart; and from parts of the kernel that hardly a program needs and that have been a way around confinement:
-new user namespaces, io_uring, bpf, performance counters. Where namespaces do not, it can keep a program from
-the network and the sockets of other programs, from the limits and priorities of other processes, and from
-what processes share without a file (System V IPC, message queues).
+new user namespaces, io_uring, bpf, performance counters, and all families of sockets but the usual ones, some
+of which no namespace keeps apart (vsock leads to the hypervisor). Where namespaces do not, it can keep a
+program from the network and the sockets of other programs, from the limits and priorities of other processes,
+and from what processes share without a file (System V IPC, message queues).
 """
 
 import errno
@@ -28,7 +29,8 @@ _ERRNO = 0x00050000
 _NUMBER, _ARCHITECTURE = 0, 4
 _ARGUMENTS = 16
 
-_AF_UNIX, _AF_NETLINK = 1, 16
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_SOCKETCALL_SOCKET = 1
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 
@@ -153,11 +155,9 @@ def _add_architecture(
     _refuse_ioctls(program, calls.ioctl)
     if not alone:
         _refuse_others(program, calls)
-    if not (local and internet):
-        _refuse_sockets(program, calls.socket, local=local, internet=internet)
-        if calls.socketcall is not None:
-            # Its arguments are in memory as well.
-            _refuse_call(program, calls.socketcall, errno.EPERM)
+    _refuse_sockets(program, calls.socket, local=local, internet=internet)
+    if calls.socketcall is not None:
+        _refuse_socketcall(program, calls.socketcall)
     program.allow()
     program.land(skip)
 
@@ -214,15 +214,24 @@ def _allow_only(program: "_Program", number: int, *arguments: int) -> None:
 def _refuse_sockets(program: "_Program", number: int, *, local: bool, internet: bool) -> None:
     skip = program.unless_equal(number)
     program.load(_ARGUMENTS)
-    if not local:
-        _refuse_call(program, _AF_UNIX, errno.EACCES)
-    if not internet:
-        # Netlink asks the kernel, of which addresses this machine has and the like.
-        for kept in (_AF_UNIX, _AF_NETLINK):
-            other = program.unless_equal(kept)
+    # Netlink asks the kernel, of which addresses this machine has and the like.
+    usual = {_AF_UNIX: local, _AF_INET: internet, _AF_INET6: internet, _AF_NETLINK: True}
+    for family, allowed in usual.items():
+        other = program.unless_equal(family)
+        if allowed:
             program.allow()
-            program.land(other)
-        program.refuse(errno.EACCES)
+        else:
+            program.refuse(errno.EACCES)
+        program.land(other)
+    program.refuse(errno.EAFNOSUPPORT)
+    program.land(skip)
+
+
+def _refuse_socketcall(program: "_Program", number: int) -> None:
+    """Refuse the older way to make a socket: its family is in memory, where a filter cannot look."""
+    skip = program.unless_equal(number)
+    program.load(_ARGUMENTS)
+    _refuse_call(program, _SOCKETCALL_SOCKET, errno.EPERM)
     program.allow()
     program.land(skip)
 

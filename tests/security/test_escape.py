@@ -5,6 +5,7 @@ claim of its own here. Whether it got out is judged by what it says and by what 
 """
 
 import ctypes
+import errno
 import json
 import os
 import socket
@@ -261,6 +262,27 @@ def test_a_program_cannot_type_into_its_terminal(tmp_path: Path, confinement: st
         assert terminal.end() == 0
     assert "injected" not in terminal.seen
     assert terminal.seen.count("refused 1\r\n") == 6, terminal.seen
+
+
+FAMILIES = """
+from socket import *
+kinds = {AF_INET: SOCK_STREAM, AF_INET6: SOCK_STREAM, AF_NETLINK: SOCK_RAW, AF_VSOCK: SOCK_STREAM, AF_ALG: 5}
+for family, kind in kinds.items():
+    try:
+        socket(family, kind)
+        print("made")
+    except OSError as error:
+        print(error.errno)
+"""
+
+
+def test_even_with_a_network_there_are_no_sockets_of_unusual_families(
+    tmp_path: Path, confinement: str
+) -> None:
+    workspace = build(tmp_path / "workspace", {})
+    words = ("--confine", confinement, "--network", "--", runs.PYTHON, "-I", "-c", FAMILIES)
+    told = runs.run(*words, cwd=workspace).stdout.split()
+    assert told == ["made", "made", "made", str(errno.EAFNOSUPPORT), str(errno.EAFNOSUPPORT)]
 
 
 BOMB = """

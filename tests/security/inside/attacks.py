@@ -571,6 +571,19 @@ def open_a_raw_socket() -> object:
     return socket.socket(socket.AF_PACKET, socket.SOCK_RAW).fileno()
 
 
+@attack
+def open_a_socket_of_the_hypervisor() -> object:
+    return socket.socket(socket.AF_VSOCK).fileno()
+
+
+@attack
+def open_a_socket_of_an_unusual_family() -> object:
+    usual = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+    kinds = (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET)
+    families = [family for family in range(64) if family not in usual]
+    return first([partial(socket.socket, family, kind) for family in families for kind in kinds])
+
+
 # Secrets
 
 

@@ -11,7 +11,9 @@ ALLOWED = "allowed"
 X86_64, I386, AARCH64, ARM = 0xC000003E, 0x40000003, 0xC00000B7, 0x40000028
 NEW_USER_NAMESPACE, SIGCHLD = 0x10000000, 17
 TIOCSTI, TCGETS = 0x5412, 0x5401
-UNIX, INTERNET, NETLINK = 1, 2, 16
+UNIX, INTERNET, INTERNET_6, NETLINK = 1, 2, 10, 16
+# ax25 packet alg vsock xdp
+UNUSUAL = (3, 17, 38, 40, 44)
 
 
 def verdict(program: bytes, architecture: int, number: int, *arguments: int) -> str:
@@ -68,17 +70,31 @@ def test_new_user_namespaces_are_refused_and_processes_are_not(architecture: int
 @pytest.mark.parametrize("architecture", CALLS)
 @pytest.mark.parametrize(
     ("local", "internet", "refused"),
-    [(True, True, set()), (False, True, {UNIX}), (True, False, {INTERNET}), (False, False, {UNIX, INTERNET})],
+    [
+        (True, True, set()),
+        (False, True, {UNIX}),
+        (True, False, {INTERNET, INTERNET_6}),
+        (False, False, {UNIX, INTERNET, INTERNET_6}),
+    ],
 )
 def test_sockets_are_refused_as_asked(
     architecture: int, local: bool, internet: bool, refused: set[int]
 ) -> None:
     machine, *_, socket, read = CALLS[architecture]
     program = build_filter(machine, local=local, internet=internet)
-    for family in (UNIX, INTERNET, NETLINK):
+    for family in (UNIX, INTERNET, INTERNET_6, NETLINK):
         expected = "EACCES" if family in refused else ALLOWED
         assert verdict(program, architecture, socket, family) == expected
+    for family in UNUSUAL:
+        assert verdict(program, architecture, socket, family) == "EAFNOSUPPORT"
     assert verdict(program, architecture, read) == ALLOWED
+
+
+def test_a_socket_whose_family_cannot_be_seen_is_refused() -> None:
+    socketcall, make, make_a_pair = 102, 1, 8
+    program = build_filter("x86_64")
+    assert verdict(program, I386, socketcall, make) == "EPERM"
+    assert verdict(program, I386, socketcall, make_a_pair) == ALLOWED
 
 
 OTHERS = {
