@@ -6,7 +6,7 @@ what moved moves back. A step whose object somebody changed since is left out, a
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -72,7 +72,8 @@ class Backwards:
             made = [self._move(swap) for swap in moves]
             changes = [change for swap in steps.swaps for change in self._changes(swap)]
             dresses = [dress for redress in steps.redresses for dress in self._dress(redress)]
-        self.wishes = Wishes(tuple(changes), tuple(made), tuple(dresses))
+            existing = dict(self._existing())
+        self.wishes = Wishes(tuple(changes), tuple(made), tuple(dresses), existing)
 
     def times(self) -> dict[bytes, tuple[int, int]]:
         """The times that directories had before, where nobody changed them since."""
@@ -191,6 +192,24 @@ class Backwards:
                     below[inner] = Thing(PRE, joined(name, inner), Identity.of(found), found.st_nlink)
                     self.restored.append((joined(back, inner), found))
         return Thing(PRE, name, Identity.of(status), status.st_nlink, below=below)
+
+    def _existing(self) -> Iterator[tuple[tuple[int, int], tuple[bytes, Identity]]]:
+        """Files that the record has copies of, and the workspace itself under names that they were given."""
+        swaps = [swap for swap in self._steps.swaps if not swap.in_place]
+        named: dict[int, tuple[bytes, Identity]] = {}
+        for swap in swaps:
+            path = self._steps.path(swap)
+            inside = {joined(path, below): identity for below, identity in swap.made.items()}
+            made = {path: swap.new, **inside} if swap.new is not None else {}
+            named |= {one.ino: (at, one) for at, one in made.items() if not one.is_dir}
+        for swap in swaps:
+            kept = None if swap.old is None or swap.number not in self.spent else named.get(swap.old.ino)
+            copy = None if kept is None else self._pre.stat(b"%d" % swap.number)
+            if kept is None or copy is None:
+                continue
+            status = self._stat(*parted(kept[0]))
+            if status is not None and kept[1].is_untouched(status):
+                yield (copy.st_dev, copy.st_ino), (kept[0], Identity.of(status))
 
     # Attributes
 

@@ -80,6 +80,9 @@ class Stager:
         place = steps.places[swap.refuge]
         spot = place.before, place.identity.ino, steps.temporary(swap)
         path = steps.path(swap)
+        if swap.in_place:
+            # Never another name of the very file that is to be written over.
+            return replace(swap, new=self._copied(spot, thing, path))
         if not thing.identity.is_dir:
             return replace(swap, new=self._object(spot, thing, path))
         made: dict[bytes, Identity] = {}
@@ -135,8 +138,10 @@ class Stager:
             folder, name = parted(thing.path)
             source = self._sources[thing.source].open(folder)
             self._check(thing, source.stat(name), path)
-            return self._link(source, name, spot)
-        first = self._first.get((thing.identity.dev, thing.identity.ino)) if thing.links > 1 else None
+            made = self._link(source, name, spot)
+            if made is not None:
+                return made
+        first = self._first.get((thing.identity.dev, thing.identity.ino))
         if first is None:
             return None
         folder, name = parted(thing.path)

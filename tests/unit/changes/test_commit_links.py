@@ -2,22 +2,28 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.committed import Committed
+from tests.support.placed import small_filesystem
 from tests.support.reviewed import view_states
 from tests.support.tree import HardLink, Tree, assert_same_tree, capture
 
 WORKSPACE: Tree = {"a": "shared\n", "b": HardLink("a"), "dir/other": "other\n"}
 
 
-@pytest.fixture
-def sandbox(tmp_path: Path) -> Iterator[Committed]:
-    made = Committed(tmp_path, WORKSPACE)
-    yield made
-    made.abandon()
+@pytest.fixture(params=["here", "elsewhere"])
+def sandbox(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Committed]:
+    """A sandbox whose state is on the filesystem of the workspace, or on another one."""
+    with ExitStack() as stack:
+        if request.param == "elsewhere":
+            stack.enter_context(small_filesystem(tmp_path / "state"))
+        made = Committed(tmp_path, WORKSPACE)
+        stack.callback(made.abandon)
+        yield made
 
 
 def into_new_directory(sandbox: Committed) -> None:
