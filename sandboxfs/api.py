@@ -25,7 +25,7 @@ from sandboxfs.cli.run_request import RunRequest
 from sandboxfs.cli.running import Runner, Session
 from sandboxfs.cli.views import Beginning
 from sandboxfs.confine.choice import Confinement
-from sandboxfs.confine.environment import parse_assignment
+from sandboxfs.confine.environment import GIVEN, parse_assignment
 from sandboxfs.confine.home import Home
 from sandboxfs.control.launch import daemon_environment
 from sandboxfs.errors import SandboxError, UsageError, error_from_json
@@ -61,7 +61,8 @@ class Sandbox:
         so are the words of *mode*, *home* and *confine*.
         """
         self._words = ["--home", home, "--confine", confine, *(["--network"] if network else [])]
-        self._words += [word for variable in env for word in ("--env", variable)]
+        variables = tuple(map(parse_assignment, env))
+        self._variables = dict(variables)
         self._request = RunRequest(
             workspace=str(Path(workspace).expanduser().absolute()),
             sandbox=name,
@@ -69,7 +70,7 @@ class Sandbox:
             confine=_word(Confinement, confine, "confine"),
             network=network,
             home=_word(Home, home, "home"),
-            variables=tuple(map(parse_assignment, env)),
+            variables=variables,
         )
         self._runner: Runner | None = None
         self._session: Session | None = None
@@ -110,20 +111,24 @@ class Sandbox:
     ) -> "subprocess.CompletedProcess[str]":
         """Run *command* confined in the view and return how it ended.
 
-        It starts in *cwd*, a directory of the workspace, else in the workspace. *env* are variables it gets
-        besides. The return code is the program's own; 125 to 127 mean what they mean for `sandboxfs run`.
+        It starts in *cwd*, a directory of the workspace or of what is allowed beside it, else in the
+        workspace. *env* are variables it gets besides; their values show in no list of processes. The return
+        code is the program's own; 125 to 127 mean what they mean for `sandboxfs run`.
         """
         session = self._opened()
+        if isinstance(command, str | bytes) or not command:
+            raise UsageError(f"expected a program and its arguments, found {command!r}")
+        variables = self._variables | dict(env or {})
         words = [
             *self._words,
             *(word for path in session.files for word in ("--allow", f"{path}:ro")),
-            *(word for name, value in (env or {}).items() for word in ("--env", f"{name}={value}")),
+            *(word for name in variables for word in ("--env", name)),
         ]
         whole = ["run", "--quiet", "-s", session.name, *words, "--", *(os.fspath(word) for word in command)]
         return subprocess.run(
             _command(*whole),
-            cwd=session.view.record.workspace if cwd is None else cwd,
-            env=self._environment,
+            cwd=session.view.record.workspace if cwd is None else _directory(session, cwd),
+            env=self._environment | _given(variables),
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=capture_output,
@@ -189,6 +194,22 @@ class Sandbox:
 
 def _command(*words: str) -> list[str]:
     return [sys.executable, "-P", "-m", "sandboxfs", *words]
+
+
+def _directory(session: Session, given: Words) -> Path:
+    """Where a program is to start, which it must be able to see."""
+    path = Path(os.path.realpath(given))
+    if session.place(path) is None or not path.is_dir():
+        raise UsageError(f"cwd: {os.fspath(given)!r} is no directory of the workspace")
+    return path
+
+
+def _given(variables: Mapping[str, str | None]) -> dict[str, str]:
+    """Values for a command to pass on: not in its arguments, which everybody can read, nor as its own."""
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in f"{name}{value}":
+            raise UsageError(f"env: bad variable {name!r}")
+    return {f"{GIVEN}{name}": value for name, value in variables.items() if value is not None}
 
 
 def _word(kind: type[_W], word: str, what: str) -> _W:

@@ -17,7 +17,7 @@ from sandboxfs.cli.views import View
 from sandboxfs.confine import becoming, landlock
 from sandboxfs.confine.bubblewrap import World
 from sandboxfs.confine.choice import Choice, Confinement, choose
-from sandboxfs.confine.environment import Environment, environment_for
+from sandboxfs.confine.environment import GIVEN, Environment, environment_for, named_values
 from sandboxfs.confine.home import NOWHERE, Home, check_private_home, home_directory
 from sandboxfs.confine.starter import Orders
 from sandboxfs.confine.supervisor import Outcome, Supervisor, ignored_signals
@@ -63,6 +63,9 @@ class Session:
                 if self.confined_by_name:
                     return path
                 return view.record.mountpoint / path.relative_to(view.record.workspace)
+        for view in self.views:
+            if path.is_relative_to(view.record.mountpoint):
+                return self.place(view.record.workspace / path.relative_to(view.record.mountpoint))
         return None
 
     def program_environment(self) -> Environment:
@@ -73,10 +76,8 @@ class Session:
         host = dict(self.environment) | {"HOME": str(self._home_inside()), "PWD": str(self.directory())}
         if self.choice.confinement is Confinement.NONE:
             # Nothing is withheld from a program that could look it up.
-            named = dict(self.request.variables)
-            return Environment(
-                host | {name: value for name, value in named.items() if value is not None} | added
-            )
+            kept = {name: value for name, value in host.items() if not name.startswith(GIVEN)}
+            return Environment(kept | named_values(host, self.request.variables) | added)
         made = environment_for(host, self.request.variables, added, clear=self.request.clear_environment)
         if self.temporary is not None:
             made.variables.setdefault("TMPDIR", str(self.temporary))

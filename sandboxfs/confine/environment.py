@@ -48,6 +48,8 @@ _OUT_OF_REACH = (
     "XDG_RUNTIME_DIR",
 )
 _OUR_OWN = "SANDBOXFS"
+# Before the name of a variable: its value for `--env NAME`, where it must not be that of sandboxfs itself.
+GIVEN = f"{_OUR_OWN}_ENV_"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,17 @@ def parse_assignment(text: str) -> tuple[str, str | None]:
     return name, value if equals else None
 
 
+def named_values(host: Mapping[str, str], named: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    """Return the *named* variables, with the *host*'s value where they have none of their own."""
+    wanted: dict[str, str] = {}
+    for name, value in named:
+        found = host.get(f"{GIVEN}{name}", host.get(name)) if value is None else value
+        if found is None:
+            raise UsageError(f"--env {name}: there is no such variable")
+        wanted[name] = found
+    return wanted
+
+
 def environment_for(
     host: Mapping[str, str],
     named: Iterable[tuple[str, str | None]],
@@ -84,11 +97,7 @@ def environment_for(
     *added* are those that sandboxfs itself sets, which nothing overrides. With *clear* of the rest only what
     every program needs stays.
     """
-    wanted: dict[str, str] = {}
-    for name, value in named:
-        if value is None and name not in host:
-            raise UsageError(f"--env {name}: there is no such variable")
-        wanted[name] = host[name] if value is None else value
+    wanted = named_values(host, named)
     withheld = []
     kept: dict[str, str] = {}
     for name, value in host.items():

@@ -1,5 +1,7 @@
 """Does `sandboxfs.Sandbox` do from Python what the command line does?"""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,28 @@ from tests.support import runs
 from tests.support.tree import assert_same_tree, build, capture
 
 pytestmark = pytest.mark.mount
+
+
+class Watched:
+    """Looks, while its block runs, for processes with a word in their command line."""
+
+    def __init__(self, *words: str) -> None:
+        self.seen: list[str] = []
+        self._words = words
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> "Watched":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.02):
+            self.seen += [line for word in self._words for line in runs.processes_with(word)]
 
 
 @pytest.fixture
@@ -51,6 +75,42 @@ def test_programs_share_the_view_of_the_block_and_its_options(workspace: Path) -
         name = sandbox.name
     with Sandbox(workspace, name=name) as sandbox:
         assert sandbox.run(["cat", "made"], capture_output=True).stdout == "1\n"
+
+
+def test_values_of_variables_are_seen_by_the_program_alone(workspace: Path) -> None:
+    with Sandbox(workspace, env=["FIRST=first-value"]) as sandbox:
+        script = "echo $FIRST $MY_SECRET $PATH; env | grep -c SANDBOXFS_ENV; cat; exit 3"
+        variables = {"MY_SECRET": "second-value", "PATH": os.environ["PATH"] + ":/inside"}
+        before = dict(os.environ)
+        with Watched("first-value", "second-value", ":/inside") as watched:
+            done = sandbox.run(["sh", "-c", script], env=variables, capture_output=True)
+        assert done.stdout == f"first-value second-value {variables['PATH']}\n0\n"
+        assert done.returncode == 3
+        assert dict(os.environ) == before
+        assert watched.seen == []
+
+
+def test_a_program_starts_where_it_is_told_or_not_at_all(workspace: Path) -> None:
+    with Sandbox(workspace) as sandbox:
+        for shown in (workspace / "dir", sandbox.view / "dir"):
+            assert sandbox.run(["cat", "inner"], cwd=shown, capture_output=True).stdout == "inner\n"
+        sandbox.run(["mkdir", "made"])
+        assert sandbox.run(["pwd"], cwd=sandbox.view / "made", capture_output=True).stdout.endswith("/made\n")
+        for place in ("/etc", workspace / "file", workspace / "missing"):
+            with pytest.raises(UsageError, match="no directory of the workspace"):
+                sandbox.run(["true"], cwd=place)
+
+
+@pytest.mark.parametrize("command", [[], "true", ""])
+def test_what_is_no_command_is_refused(workspace: Path, command: list[str]) -> None:
+    with Sandbox(workspace) as sandbox, pytest.raises(UsageError, match="expected a program"):
+        sandbox.run(command)
+
+
+@pytest.mark.parametrize("variables", [{"": "x"}, {"A=B": "x"}, {"A": "x\0"}])
+def test_a_bad_variable_is_refused(workspace: Path, variables: dict[str, str]) -> None:
+    with Sandbox(workspace) as sandbox, pytest.raises(UsageError, match="bad variable"):
+        sandbox.run(["true"], env=variables)
 
 
 def test_failures_are_told_as_errors(workspace: Path) -> None:

@@ -68,6 +68,12 @@ def test_assignments_are_read() -> None:
         parse_assignment("=b")
 
 
+def test_a_value_can_be_given_without_being_our_own() -> None:
+    host = {"PATH": "/bin", "SANDBOXFS_ENV_PATH": "/inside", "SANDBOXFS_ENV_OTHER": "1"}
+    made = environment_for(host, [("PATH", None)], {}, clear=False)
+    assert made.variables == {"PATH": "/inside"}
+
+
 def test_naming_a_variable_that_is_not_there_is_a_mistake() -> None:
     with pytest.raises(UsageError, match="no such variable"):
         environment_for({}, [("MISSING", None)], {}, clear=False)
