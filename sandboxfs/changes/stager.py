@@ -82,7 +82,9 @@ class Stager:
         path = steps.path(swap)
         if swap.in_place:
             # Never another name of the very file that is to be written over.
-            return replace(swap, new=self._copied(spot, thing, path))
+            copied = self._copied(spot, thing, path)
+            self._made()
+            return replace(swap, new=copied)
         if not thing.identity.is_dir:
             return replace(swap, new=self._object(spot, thing, path))
         made: dict[bytes, Identity] = {}
