@@ -1,6 +1,6 @@
 """Which environment does a confined program get?
 
-The user's, without what is secret by its name and without what points to services that are out of reach. What
+The user's, without what looks secret and without what points to services that are out of reach. What
 the user names is passed on whatever it is called.
 """
 
@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 
-# Words that stand alone in the name of a variable, between underscores, or end it.
+# Words that stand alone in the name of a variable, between underscores, or end it, perhaps with a number.
 _SECRET = re.compile(
-    r"(^|_)(TOKEN|TOKENS|SECRET|SECRETS|PASSWORD|PASSWORDS|PASSWD|PASSPHRASE|PASS|PWD|CREDENTIAL|CREDENTIALS|COOKIE|"
-    r"DSN|KEY|KEYS|APIKEY|PAT|AUTH)(_|$)"
-    r"|(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|APIKEY|CREDENTIALS)$"
+    r"(^|_)(TOKEN|TOKENS|SECRET|SECRETS|PASSWORD|PASSWORDS|PASSWD|PASSPHRASE|PASSCODE|PASS|PWD|CREDENTIAL|CREDENTIALS|"
+    r"CREDS|COOKIE|DSN|KEY|KEYS|APIKEY|PAT|AUTH|JWT|BEARER)(_|\d*$)"
+    r"|(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS|(API|SECRET|PRIVATE|PRIV|ACCESS|SIGNING|ENCRYPTION)KEY)\d*$"
+    r"|^SSHPASS$|_SK$"
     r"|^(DATABASE|DB|REDIS|MONGO|MONGODB|POSTGRES|POSTGRESQL|MYSQL|AMQP|RABBITMQ)_UR[IL]$|CONNECTION_STRING$",
     re.IGNORECASE,
 )
+# An address with a user's password in it, as those of proxies and package registries are.
+_ADDRESS_WITH_PASSWORD = re.compile(r"://[^/?#\s]*:[^/?#\s]+@")
 # Called like secrets, and none.
 _HARMLESS = re.compile(r"PWD|OLDPWD|SSH_AUTH_SOCK|GIT_CONFIG_KEY_\d+")
 
@@ -60,8 +63,10 @@ class Environment:
     withheld: tuple[str, ...] = ()
 
 
-def is_secret(name: str) -> bool:
-    """Say whether a variable holds a secret, going by its *name*."""
+def is_secret(name: str, value: str = "") -> bool:
+    """Say whether a variable holds a secret, going by its *name*, or by an address with a password in it."""
+    if _ADDRESS_WITH_PASSWORD.search(value):
+        return True
     return _SECRET.search(name) is not None and not _HARMLESS.fullmatch(name)
 
 
@@ -105,7 +110,7 @@ def environment_for(
             continue
         if name in _OUT_OF_REACH or name == _OUR_OWN or name.startswith(f"{_OUR_OWN}_"):
             continue
-        if is_secret(name):
+        if is_secret(name, value):
             if name not in wanted:
                 withheld.append(name)
             continue

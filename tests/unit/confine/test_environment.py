@@ -18,7 +18,18 @@ from sandboxfs.errors import UsageError
         ),
         *("PGPASSWORD", "MYSQL_PWD", "DB_PASS", "DATABASE_URL", "REDIS_URL", "SENTRY_DSN", "NPM_TOKEN"),
         *("GOOGLE_APPLICATION_CREDENTIALS", "SECRET", "my_secret", "npm_config__authToken", "GH_PAT"),
-        "AZURE_STORAGE_CONNECTION_STRING",
+        *(
+            "SSHPASS",
+            "PASSWORD1",
+            "DB_PASSWORD_2",
+            "SECRETKEY",
+            "PRIVATEKEY",
+            "ACCESSKEY",
+            "MyApiKey2",
+            "JWT",
+            "JWT_SIGNING",
+        ),
+        *("BEARER", "STRIPE_SK", "AWS_CREDS", "VAULT_PASSCODE", "TOKEN2", "AZURE_STORAGE_CONNECTION_STRING"),
     ],
 )
 def test_a_secret_is_told_by_its_name(name: str) -> None:
@@ -30,10 +41,44 @@ def test_a_secret_is_told_by_its_name(name: str) -> None:
     [
         *("PATH", "HOME", "PWD", "OLDPWD", "TERM", "LANG", "KEYMAP", "TOKENIZERS_PARALLELISM", "PASSENGER"),
         *("SSH_ASKPASS", "GIT_CONFIG_KEY_0", "AWS_PROFILE", "AWS_REGION", "MONKEY", "COMPASS", "PATTERN"),
+        *(
+            "KEYBOARD",
+            "KEYTIMEOUT",
+            "AUTHOR",
+            "AUTH0_DOMAIN",
+            "BYPASS",
+            "SKIP",
+            "TASK",
+            "PATH2",
+            "HTTP_PROXY",
+        ),
     ],
 )
 def test_what_is_no_secret_is_passed_on(name: str) -> None:
     assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ("http://user:pw@proxy:3128", True),
+        ("https://:pw@host/path", True),
+        ("first, socks5h://user:p:w@host", True),
+        ("http://proxy:3128", False),
+        ("http://user@proxy:3128", False),
+        ("http://[::1]:3128/a@b", False),
+        ("https://host/a:b@c", False),
+        ("https://host?a:b@c", False),
+        ("ssh://git@host:22/place", False),
+        ("user:pw@host", False),
+    ],
+)
+def test_an_address_with_a_password_is_a_secret(value: str, secret: bool) -> None:
+    assert is_secret("HTTP_PROXY", value) is secret
+    made = environment_for({"http_proxy": value}, [], {}, clear=False)
+    assert made.withheld == (("http_proxy",) if secret else ())
+    named = environment_for({"http_proxy": value}, [("http_proxy", None)], {}, clear=False)
+    assert named.variables == {"http_proxy": value}
 
 
 def test_secrets_are_withheld_unless_named() -> None:
