@@ -2,6 +2,7 @@
 
 The other half of the starter: it forks the process that becomes it, carries signals to the program and its
 stops and end back, lends the terminal, and carries bytes where the program may not have a descriptor itself.
+When the terminal goes away and the program does not, it ends everything.
 When it is killed at any moment, the starter finds its channel closed and ends everything.
 """
 
@@ -9,6 +10,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,6 +31,8 @@ FORWARDED = (
     signal.SIGTSTP,
 )
 _NOTED = (signal.SIGCHLD, signal.SIGCONT)
+# So many seconds has a program to end after its terminal was closed.
+_GRACE = 5.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Supervisor:
         self._watched = list(watched)
         self._received = b""
         self._outcome = Outcome()
+        # When the program must have ended, once its terminal is gone.
+        self._deadline: float | None = None
 
     def run(self, meanwhile: Callable[[], object] | None = None) -> Outcome:
         """Run the program to its end; *meanwhile* is called once, while it starts."""
@@ -135,10 +141,13 @@ class Supervisor:
             poll.register(descriptor, select.POLLIN)
         if self._relays is not None:
             self._relays.register(poll)
+        if self._terminal.exists and signal.SIGHUP not in ignored:
+            # For nothing but its being closed, which is always told.
+            poll.register(self._terminal.descriptor, 0)
         try:
             if meanwhile is not None:
                 meanwhile()
-            while self._turn(poll, waking):
+            while not self._end_overdue() and self._turn(poll, waking):
                 pass
             os.waitpid(child, 0)
             if self._relays is not None and not self._relays.finish():
@@ -149,8 +158,8 @@ class Supervisor:
                 os.close(descriptor)
 
     def _turn(self, poll: select.poll, waking: int) -> bool:
-        """Attend to what is ready; False when the starter has gone."""
-        for descriptor, _ in poll.poll():
+        """Attend to what is ready; False when the starter has gone, or is to go."""
+        for descriptor, _ in poll.poll(self._remaining):
             if descriptor == self._channel:
                 if not self._listen():
                     os.close(self._channel)
@@ -161,11 +170,35 @@ class Supervisor:
             elif descriptor in self._watched:
                 self._lose()
                 return False
+            elif descriptor == self._terminal.descriptor:
+                poll.unregister(descriptor)
+                if self._terminal.lent:
+                    # Its signal went to those who had the terminal: to us, had we not lent it.
+                    self._pass_on(signal.SIGHUP)
             elif self._relays is not None:
                 self._relays.attend(descriptor, poll)
         return True
 
+    def _end_overdue(self) -> bool:
+        """End a program that has had its time since its terminal went away; False when it may go on."""
+        if self._deadline is None or time.monotonic() < self._deadline:
+            return False
+        self._outcome = Outcome(status=signal.SIGHUP)
+        os.close(self._channel)
+        return True
+
+    @property
+    def _remaining(self) -> float | None:
+        """How many milliseconds there are to wait, None for as long as it takes."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic()) * 1000
+
     def _pass_on(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            if self._deadline is not None:
+                # It has been told.
+                return
+            if self._terminal.is_gone:
+                self._deadline = time.monotonic() + _GRACE
         if number in FORWARDED:
             self._say(b"signal %d" % number)
         elif number == signal.SIGCONT:

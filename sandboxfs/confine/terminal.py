@@ -5,6 +5,7 @@ takes it back, so that keys, signals and full-screen modes reach the program as 
 """
 
 import os
+import select
 import signal
 import termios
 from collections.abc import Iterator
@@ -21,16 +22,16 @@ class Terminal:
         self._modes: list[int | list[bytes | int]] | None = None
         self.lent = False
         try:
-            self._descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            self.descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
-            self._descriptor = -1
+            self.descriptor = -1
         if self.is_ours:
             with suppress(termios.error):
-                self._modes = termios.tcgetattr(self._descriptor)
+                self._modes = termios.tcgetattr(self.descriptor)
 
     @property
     def exists(self) -> bool:
-        return self._descriptor >= 0
+        return self.descriptor >= 0
 
     @property
     def is_ours(self) -> bool:
@@ -38,9 +39,17 @@ class Terminal:
         if not self.exists:
             return False
         try:
-            return os.tcgetpgrp(self._descriptor) == os.getpgrp()
+            return os.tcgetpgrp(self.descriptor) == os.getpgrp()
         except OSError:
             return False
+
+    @property
+    def is_gone(self) -> bool:
+        """Say whether there was a terminal and it has been closed."""
+        poll = select.poll()
+        if self.exists:
+            poll.register(self.descriptor, 0)
+        return bool(poll.poll(0))
 
     def take_back(self, *, mend: bool) -> None:
         """Take a terminal that was lent back; *mend* its modes when the program had no chance to."""
@@ -48,9 +57,9 @@ class Terminal:
             return
         self.lent = False
         with _unmoved_by(signal.SIGTTOU), suppress(OSError, termios.error):
-            os.tcsetpgrp(self._descriptor, os.getpgrp())
+            os.tcsetpgrp(self.descriptor, os.getpgrp())
             if mend and self._modes is not None:
-                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._modes)
+                termios.tcsetattr(self.descriptor, termios.TCSADRAIN, self._modes)
 
     def stop_too(self, number: int) -> None:
         """Stop as the program was stopped by signal *number*; return when somebody continues us."""
@@ -64,8 +73,8 @@ class Terminal:
 
     def close(self) -> None:
         if self.exists:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 @contextmanager
