@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 
 from sandboxfs.changes.engine import Progress, Transaction
 from sandboxfs.changes.leaving import Leaving
+from sandboxfs.changes.patch import Kind
 from sandboxfs.changes.plan import Plan
 from sandboxfs.changes.records import COMMIT, About, Record
-from sandboxfs.changes.replacing import Rewrite, keep_start, replaced_parts, replacement
+from sandboxfs.changes.replacing import SEEN, Rewrite, keep_start, replaced_parts, replacement
 from sandboxfs.changes.site import Result, Site, finish, settle_plan
 from sandboxfs.changes.stager import CHANGING
 from sandboxfs.changes.steps import Moved, Surprise
@@ -44,15 +45,31 @@ def commit(
         wishing = Wishing(plan.survey, plan.items, plan.mounts)
         transaction.prepare(wishing.wishes, _times(plan))
         operations = _operations(plan, transaction, wishing, record)
+        starts = list(_starts(plan, wishing.moved, record))
         between()
-        conflicts = [os.fsdecode(one.path) for one in plan.findings if one.conflict is not None]
-        parts = replaced_parts(record, operations)
-        transaction.apply(settle_plan(record.number, operations) | {"conflicts": conflicts, "parts": parts})
+        more = {"parts": replaced_parts(record, operations), "starts": starts} | _conflicts(plan)
+        transaction.apply(settle_plan(record.number, operations) | more)
     except BaseException as error:
         give_up(site, record, transaction, error)
         raise
     with record:
         return finish(site, record)
+
+
+def _conflicts(plan: Plan) -> dict[str, object]:
+    """The places of conflicts that were decided: when they are taken back they are conflicts again."""
+    found = [one for one in plan.findings if one.conflict is not None]
+    places = dict.fromkeys(place for one in found for place in (one.path, one.lower_path))
+    return {"conflicts": [os.fsdecode(place) for place in places]}
+
+
+def _starts(plan: Plan, moved: Moved, record: Record) -> Iterator[list[str]]:
+    """Keep what conflicts started from of which the baseline forgets all: what goes from the workspace."""
+    for number, finding in enumerate(plan.findings):
+        gone = finding.kind is Kind.DELETED or (finding.kind is Kind.RENAMED and not finding.is_dir)
+        name = b"start-%d" % number
+        if gone and finding.conflict is not None and keep_start(plan.survey, record, finding, name):
+            yield [os.fsdecode(one) for one in (finding.path, moved(finding.lower_path), name + SEEN)]
 
 
 def _changes(plan: Plan) -> Iterator[tuple[bytes, str]]:

@@ -2,12 +2,14 @@
 
 The baseline may have forgotten what the sandbox started from: it starts empty when a session begins with an
 empty upper. Where the workspace has that again, or has it still, it is noted once more. Where it has not, or
-where there was a conflict before, nothing is, so that a conflict shows.
+where there was a conflict before, it is not, so that a conflict shows: what the sandbox started from is
+brought back out of the record, if the baseline has forgotten it.
 """
 
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from sandboxfs.changes.ground import Ground
 from sandboxfs.changes.journal_json import identity_in
@@ -15,7 +17,7 @@ from sandboxfs.changes.records import Record
 from sandboxfs.changes.site import Site
 from sandboxfs.changes.steps import Moved, is_below, parted
 from sandboxfs.layers.baseline import LIMIT, Baseline
-from sandboxfs.layers.settlement import Operation, Put, Rebase, Unmoved, Whiteout
+from sandboxfs.layers.settlement import Operation, Put, Rebase, Resume, Unmoved, Whiteout, paths_of
 
 
 class Rebasing:
@@ -61,6 +63,15 @@ class Rebasing:
             if path not in self._conflicts and lower not in self._conflicts
         ]
 
+    def after_conflicts(self, back: Iterable[Operation], moved: Moved) -> list[Resume]:
+        """What conflicts that come *back* had started from, where the baseline forgot that."""
+        match self._staged:
+            case {"starts": [*starts]}:
+                places = {path for operation in back for path in paths_of(operation)}
+                return [one for one in map(partial(_resumed, moved), starts) if one and one.path in places]
+            case _:
+                return []
+
     def after_discard(self, left: Iterable[bytes]) -> list[Rebase]:
         """What to note when changes come back that were dropped, but for those at and below *left*."""
         match self._staged:
@@ -90,6 +101,14 @@ class Rebasing:
             return False
         known = self._baseline.get(path) is not None or self._baseline.is_aside(path)
         return _within(path, self._exchanged) or not known
+
+
+def _resumed(moved: Moved, described: object) -> Resume | None:
+    match described:
+        case [str(path), str(lower), str(keep)]:
+            return Resume(os.fsencode(path), moved(os.fsencode(lower)), os.fsencode(keep))
+        case _:
+            return None
 
 
 def _within(path: bytes, tops: Iterable[bytes]) -> bool:

@@ -64,13 +64,18 @@ def replaced_parts(record: Record, operations: Iterable[Operation]) -> dict[str,
     return found
 
 
-def keep_start(survey: Survey, record: Record, finding: Finding, name: bytes) -> None:
-    """Keep what the sandbox started from at *finding*, as `Resume` reads it, for the text put from *name*."""
+def keep_start(survey: Survey, record: Record, finding: Finding, name: bytes) -> bool:
+    """Keep what the sandbox started from at *finding* under *name* and `SEEN`, as `Resume` reads it.
+
+    False when that is not known.
+    """
     baseline = survey.view.layers.baseline
     seen = baseline.get(finding.lower_path)
-    if seen is not None:
-        with record.folder(b"upper") as kept:
-            write_alone(kept, name + SEEN, seen, baseline.content(seen))
+    if seen is None:
+        return False
+    with record.folder(b"upper") as kept:
+        write_alone(kept, name + SEEN, seen, baseline.content(seen))
+    return True
 
 
 def merged_mode(finding: Finding) -> int | None:

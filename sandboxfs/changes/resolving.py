@@ -97,6 +97,9 @@ def _merged_part(finding: Finding, part: Part) -> Resolution:
     whole = _merged(finding)
     if whole.fate is not Fate.TAKE or finding.old is None or finding.lower is None:
         return _CONFLICT
+    if finding.kind is Kind.RENAMED:
+        # The edits are at the old name, the rest would be at the new one.
+        return _CONFLICT
     merged = merge(finding.old.read(), part.content, finding.lower.read())
     return Resolution(Fate.TAKE, merged.text, whole.content) if merged.clean else _CONFLICT
 
@@ -118,7 +121,8 @@ def _can_be_forced(finding: Finding) -> bool:
 
 def _merged(finding: Finding) -> Resolution:
     old, new, lower = finding.old, finding.new, finding.lower
-    if finding.kind not in (Kind.MODIFIED, Kind.MODE) or finding.conflict != conflicts.CHANGED:
+    mergeable = finding.kind in (Kind.MODIFIED, Kind.MODE, Kind.RENAMED) and not finding.is_dir
+    if not mergeable or finding.conflict != conflicts.CHANGED:
         return _CONFLICT
     if not (_is_text_sized(old) and _is_text_sized(new) and _is_text_sized(lower)):
         return _CONFLICT

@@ -92,6 +92,7 @@ def plan_undo(site: Site, record: Record) -> UndoPlan:
             for _, one in back
             if isinstance(one, Put) and one.path in restarts and one.path in lowers
         ]
+        resumes += rebasing.after_conflicts([one for _, one in back], moved)
         rebased = [one for one in rebased if one.path not in restarts]
         rebases = rebasing.after_commit(rebased, [one for _, one in back], restored, moved)
         if steps is None:

@@ -248,6 +248,76 @@ def test_merge_puts_edits_of_different_lines_together(make: Make) -> None:
     assert sandbox.found() == []
 
 
+@pytest.mark.parametrize("ours", [LINES.encode(), edited(LINES, _15="box")], ids=["moved", "edited too"])
+@pytest.mark.parametrize("how", ["merge", "ours"])
+def test_a_renamed_file_that_the_host_edited_is_in_conflict_again_after_undo(
+    make: Make, ours: bytes, how: str
+) -> None:
+    sandbox = make({"old": LINES, "other": "other"})
+    sandbox.rename("old", "new")
+    sandbox.write("new", ours)
+    sandbox.write("other", b"changed")
+    (sandbox.host / "old").write_bytes(edited(LINES, _1="host"))
+    sandbox.host_changed()
+    before, found = capture(sandbox.host), sandbox.found()
+    sandbox.commit(on_conflict=how)
+    both = ours.replace(b"line 1\n", b"host\n")
+    assert sorted(os.listdir(sandbox.host)) == ["new", "other"]
+    assert (sandbox.host / "new").read_bytes() == sandbox.read("new") == (both if how == "merge" else ours)
+    assert sandbox.found() == []
+    sandbox.undo()
+    assert_same_tree(capture(sandbox.host), before, ignoring=frozenset({"ctime_ns"}))
+    assert sandbox.read("new") == ours
+    assert sandbox.found() == found == ["renamed old -> new!", "modified other"]
+    sandbox.commit(on_conflict="merge")
+    assert (sandbox.host / "new").read_bytes() == both
+
+
+def test_a_renamed_file_gets_markers_where_edits_overlap(make: Make) -> None:
+    sandbox = make({"old": LINES, "other": "other"})
+    sandbox.rename("old", "new")
+    sandbox.write("new", edited(LINES, _1="box"))
+    (sandbox.host / "old").write_bytes(edited(LINES, _1="host"))
+    sandbox.host_changed()
+    sandbox.commit(on_conflict="merge")
+    assert sandbox.conflicts() == {"new": conflicts.UNRESOLVED}
+    assert sorted(os.listdir(sandbox.host)) == ["old", "other"]
+    sandbox.write("new", edited(LINES, _1="both"))
+    assert sandbox.found() == ["renamed old -> new"]
+    sandbox.commit()
+    assert sorted(os.listdir(sandbox.host)) == ["new", "other"]
+    assert (sandbox.host / "new").read_bytes() == edited(LINES, _1="both")
+
+
+@pytest.mark.parametrize("how", ["merge", "ours", "theirs"])
+def test_a_part_of_a_renamed_file_in_conflict_loses_nothing(make: Make, how: str) -> None:
+    sandbox = make({"old": LINES, "other": "other"})
+    sandbox.rename("old", "new")
+    sandbox.write("new", edited(LINES, _1="first", _15="second"))
+    (sandbox.host / "old").write_bytes(edited(LINES, _9="host"))
+    sandbox.host_changed()
+    before = capture(sandbox.host)
+    sandbox.commit(hunks=sandbox.hunk_ids("new")[:1], on_conflict=how)
+    assert_same_tree(capture(sandbox.host), before, ignoring=frozenset({"ctime_ns"}))
+    rest = {"_15": "second"} if how == "theirs" else {"_1": "first", "_15": "second"}
+    assert sandbox.read("new") == edited(LINES, **rest)
+    assert sandbox.found() == ["renamed old -> new!"]
+
+
+def test_a_deletion_that_won_over_an_edit_is_in_conflict_again_after_undo(make: Make) -> None:
+    sandbox = make({"gone": "old", "other": "other"})
+    sandbox.unlink("gone")
+    sandbox.write("other", b"changed")
+    (sandbox.host / "gone").write_text("the host's")
+    sandbox.host_changed()
+    found = sandbox.conflicts()
+    assert found == {"gone": conflicts.CHANGED_AND_DELETED}
+    sandbox.commit(on_conflict="ours")
+    assert not (sandbox.host / "gone").exists()
+    sandbox.undo()
+    assert sandbox.conflicts() == found
+
+
 def test_merge_writes_markers_into_the_view_where_edits_overlap(make: Make) -> None:
     theirs = edited(LINES, _1="host")
     sandbox = conflicting(make, theirs, edited(LINES, _1="box"))
