@@ -35,7 +35,7 @@ def conclude(arguments: Arguments, session: Session, status: int, beginnings: Se
         }
         reporting.write_json(arguments.json, document, happened, broken)
     if arguments.discard or (arguments.commit and status == 0 and not broken):
-        reporting.settle(happened, commit=arguments.commit)
+        reporting.settle(happened, commit=arguments.commit, quiet=arguments.quiet)
     elif arguments.review and not broken:
         reporting.ask(happened)
     return EXIT_BROKEN if broken else status

@@ -195,7 +195,7 @@ def _previous(
         if named is not None and named.workspace != workspace:
             raise UsageError(
                 f"name '{request.name}' is in use by a sandbox of {quoted(named.workspace)}",
-                hint="choose another --name",
+                hint="leave out --workspace" if request.beside else "choose another --name",
             )
         return named
     if request.new:

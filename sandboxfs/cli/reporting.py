@@ -4,10 +4,12 @@ On stderr, in a few lines: what changed, what was refused, what did not hold, an
 Committing, discarding and looking are the verbs themselves.
 """
 
+import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from sandboxfs.cli import output
@@ -77,17 +79,27 @@ def write_json(
         raise UsageError(f"--json: cannot write {quoted(path)}: {error.strerror}") from error
 
 
-def settle(happened: Sequence[Deeds], *, commit: bool) -> None:
+def settle(happened: Sequence[Deeds], *, commit: bool, quiet: bool) -> None:
     """Commit, or else discard, all changes."""
     from sandboxfs.cli import commit as committing
     from sandboxfs.cli import discard as discarding
 
     for one in happened:
         if one.changes or one.folded:
-            if commit:
-                committing.run(["-s", one.name, "--yes"])
+            run = committing.run if commit else discarding.run
+            words = ["-s", one.name, "--yes", *([] if commit else ["--all"])]
+            if quiet:
+                _run_quietly(run, words)
             else:
-                discarding.run(["-s", one.name, "--all", "--yes"])
+                run(words)
+
+
+def _run_quietly(run: Callable[[list[str]], int], words: list[str]) -> None:
+    """Run a verb, and tell no more of its result than what stayed although it was meant."""
+    with redirect_stdout(io.StringIO()) as result:
+        run([*words, "--json"])
+    for path in json.loads(result.getvalue()).get("stayed", ()):
+        output.note(f"note: {quoted(path)} changed meanwhile, and stays")
 
 
 def ask(happened: Sequence[Deeds]) -> None:

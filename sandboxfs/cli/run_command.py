@@ -103,11 +103,30 @@ def _announce(session: Session, *, quiet: bool) -> None:
                 "and modes, owners and times of your files, and other processes, are not out of reach"
             ]
         )
+        if session.choice.mend is not None:
+            output.note(f"hint: {session.choice.mend}")
     elif session.choice.confinement is Confinement.NONE and session.choice.weaker is not None:
         output.warnings([session.choice.weaker])
     withheld = session.program_environment().withheld
     if withheld and not quiet:
         output.note(f"sandboxfs: not passed on: {', '.join(withheld)} (pass one on with --env NAME)")
+    if not quiet and session.confined_by_name:
+        _hint_at_repository(session)
+
+
+def _hint_at_repository(session: Session) -> None:
+    """Say what git lacks in a work tree whose repository is elsewhere."""
+    workspace = session.view.record.workspace
+    if not (workspace / ".git").is_file():
+        return
+    from sandboxfs.cli.repository import repository_outside
+
+    repository = repository_outside(workspace)
+    if repository is not None and session.place(repository) is None:
+        output.note(
+            f"sandboxfs: git finds no repository: it is in {quoted(repository)}, which is out of reach\n"
+            f"hint: show it with --allow {quoted(repository)}"
+        )
 
 
 def _status(outcome: Outcome, session: Session, command: list[str]) -> int:

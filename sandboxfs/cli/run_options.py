@@ -161,6 +161,10 @@ def request(arguments: Arguments) -> RunRequest:
         raise UsageError("-s names a sandbox that is there, --new makes one: choose")
     if arguments.toplevel and (arguments.workspace is not None or arguments.sandbox is not None):
         raise UsageError("--toplevel is a workspace: leave --workspace and -s out")
+    if arguments.json == "-":
+        raise UsageError(
+            "--json -: standard output is COMMAND's", hint="name a file; one that is called '-' is './-'"
+        )
     workspace = arguments.workspace
     if workspace is None and arguments.sandbox is None:
         workspace = _toplevel() if arguments.toplevel else _here()

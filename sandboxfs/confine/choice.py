@@ -47,11 +47,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Choice:
-    """The confinement to use; *weaker* tells why it is not the strongest one."""
+    """The confinement to use; *weaker* tells why it is not the strongest one, *mend* what would help."""
 
     confinement: Confinement
     finding: Finding
     weaker: str | None = None
+    mend: str | None = None
 
 
 def choose(wanted: Confinement, system: System, memory: Path) -> Choice:
@@ -73,7 +74,9 @@ def choose(wanted: Confinement, system: System, memory: Path) -> Choice:
         also = "" if tried is None else f"; bubblewrap: {tried.problem}"
         mend = found.mend if tried is None else tried.mend
         raise MountFailed(f"cannot confine with Landlock: {found.problem}{also}", hint=mend)
-    return Choice(Confinement.LANDLOCK, found, None if tried is None else tried.problem)
+    if tried is None:
+        return Choice(Confinement.LANDLOCK, found)
+    return Choice(Confinement.LANDLOCK, found, tried.problem, tried.mend)
 
 
 def try_bubblewrap(system: System | None = None) -> Finding:

@@ -75,6 +75,18 @@ def test_toplevel_is_the_git_work_tree_around(tmp_path: Path) -> None:
     assert list(sandboxes()) == ["repository"]
 
 
+def test_a_work_tree_whose_repository_is_elsewhere_is_told_what_to_show(tmp_path: Path) -> None:
+    runs.require("bubblewrap")
+    main = build(tmp_path / "main", {"file": "text\n"})
+    steps = "git init -q && git add . && git -c user.name=u -c user.email=u@u commit -qm first && "
+    subprocess.run(["sh", "-c", f"{steps} git worktree add -q ../side"], cwd=main, check=True)
+    side = tmp_path / "side"
+    done = runs.run("--toplevel", "--new", "--", "git", "status", cwd=side, status=128)
+    assert f"hint: show it with --allow '{main}'" in done.stderr
+    done = runs.run("--toplevel", "--new", "--allow", main, "--", "git", "status", "--short", cwd=side)
+    assert (done.stdout, "hint" in done.stderr) == ("", False)
+
+
 def test_links_inside_the_workspace_are_as_they_are(tmp_path: Path) -> None:
     runs.require("bubblewrap")
     place = tmp_path / "workspace"
@@ -438,6 +450,7 @@ def test_a_run_joins_what_mount_serves_and_leaves_it_mounted(workspace: Path, tm
         (("--env", "NO_SUCH_VARIABLE", "--", "true"), 125, "no such variable"),
         (("--toplevel", "--", "true"), 125, "in no git work tree"),
         (("--new", "-s", "x", "--", "true"), 125, "choose"),
+        (("--json", "-", "--", "true"), 125, "standard output is COMMAND's"),
         (("--rule", "file", "--", "true"), 125, "expected PATTERN=MODE"),
     ],
 )
@@ -459,6 +472,14 @@ def test_without_bubblewrap_it_says_how_to_install_it(workspace: Path, tmp_path:
     runs.require("landlock")
     done = runs.run("--", "/usr/bin/true", cwd=workspace, env=path)
     assert "confined with Landlock because bubblewrap cannot be used (there is no bwrap" in done.stderr
+    assert "\nhint: apt install bubblewrap\n" in done.stderr
+
+
+def test_a_sandbox_of_another_workspace_is_refused(workspace: Path, tmp_path: Path) -> None:
+    runs.run("--", "true", cwd=workspace)
+    other = build(tmp_path / "other", {})
+    done = runs.run("-s", "workspace", "--workspace", other, "--", "true", cwd=workspace, status=125)
+    assert "hint: leave out --workspace" in done.stderr
 
 
 def test_a_program_that_names_a_missing_interpreter_cannot_be_executed(tmp_path: Path) -> None:
@@ -704,6 +725,16 @@ def test_changes_are_committed_when_the_program_succeeds(tmp_path: Path) -> None
 def test_changes_are_discarded_on_request(workspace: Path) -> None:
     runs.run("--discard", "--", "sh", "-c", "echo x > added", cwd=workspace)
     assert runs.run("--", "ls", cwd=workspace).stdout == "dir\nfile\nscript\n"
+
+
+@pytest.mark.parametrize("ending", ["--discard", "--commit"])
+def test_a_quiet_run_does_not_tell_what_it_did_with_the_changes(tmp_path: Path, ending: str) -> None:
+    runs.require("bubblewrap")
+    place = build(tmp_path / "workspace", PROJECT)
+    done = runs.run("--quiet", ending, "--", "sh", "-c", "echo x > added", cwd=place)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (place / "added").exists() is (ending == "--commit")
+    assert run_sandboxfs("diff", "--name-status", "-s", "workspace").stdout == ""
 
 
 def test_changes_are_discarded_also_when_what_was_asserted_does_not_hold(workspace: Path) -> None:
