@@ -13,6 +13,7 @@ from pathlib import Path
 from sandboxfs.cli.joining import join
 from sandboxfs.cli.places import current_directory
 from sandboxfs.cli.run_request import RunRequest
+from sandboxfs.cli.temporary import make_temporary
 from sandboxfs.cli.views import View
 from sandboxfs.confine import becoming, landlock
 from sandboxfs.confine.bubblewrap import World
@@ -140,7 +141,7 @@ class Session:
 
     def _make_temporary(self) -> None:
         if self.temporary is not None:
-            make_directories(self.temporary)
+            make_temporary(self.temporary)
 
     def _remove_temporary(self) -> None:
         if self.temporary is not None:

@@ -9,11 +9,12 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from sandboxfs.confine import syscalls
-from sandboxfs.confine.starter import Starter
+from sandboxfs.confine.starter import Orders, Starter
 
 # What reading about a process gives when it has ended, or is not for us to look at.
 _NOT_OURS = {errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM}
@@ -24,6 +25,17 @@ _LONGEST_PAUSE = 0.1
 
 class Keeper(Starter):
     """A starter outside of any namespace."""
+
+    def __init__(self, channel: int, orders: Orders, restrict: Callable[[], None] | None = None) -> None:
+        keeper = os.getpid()
+
+        def restrict_and_bind() -> None:
+            if restrict is not None:
+                restrict()
+            # The program itself, if not what it has started, ends also with a keeper that is killed.
+            syscalls.end_with_parent(keeper)
+
+        super().__init__(channel, orders, restrict_and_bind)
 
     def keep(self) -> None:
         """Start the program, mind it, and leave no process of it behind."""

@@ -6,8 +6,10 @@ program.
 
 import ctypes
 import os
+import signal
 import struct
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_SECCOMP = 22
@@ -114,6 +116,13 @@ def install_filter(program: bytes) -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends."""
     _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when *parent*, which started it, ends; at once if it has ended already."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _checked(result: int) -> int:
