@@ -2,7 +2,8 @@
 
 Standard input, output and error only. A program can open what a descriptor leads to once more, for writing,
 through /proc; so pipes, terminals and sockets are handed on, and everything else that they lead to is read
-and written here, on the other side of a pipe.
+and written here, on the other side of a pipe. What a program leaves unread of a file that is its input is
+left for whoever reads it next, as it would be without the pipe.
 """
 
 import fcntl
@@ -46,12 +47,25 @@ class _Relay:
     carried: int = 0
 
 
+@dataclass(frozen=True)
+class _Input:
+    """A file that a program reads through *relay*: where it began, and a copy of the program's *end*.
+
+    The copy keeps what nobody has read in the pipe.
+    """
+
+    relay: _Relay
+    begin: int
+    end: int
+
+
 class Relays:
     """The standard descriptors of a program, and the traffic between them and ours."""
 
     def __init__(self) -> None:
         self._relays: list[_Relay] = []
         self._given: list[int] = []
+        self._input: _Input | None = None
         shared: dict[tuple[int, int], int] = {}
         for descriptor in range(3):
             self._given.append(self._arrange(descriptor, shared))
@@ -64,6 +78,8 @@ class Relays:
         for relay in self._relays:
             # The other end of a pipe: while it is open here too, the program would never see an end.
             os.close(relay.target if relay.inwards else relay.source)
+        if self._input is not None:
+            os.close(self._input.end)
 
     def _arrange(self, descriptor: int, shared: dict[tuple[int, int], int]) -> int:
         try:
@@ -78,7 +94,10 @@ class Relays:
         if descriptor == 0:
             theirs, ours = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(ours, False)
-            self._relays.append(_Relay(descriptor, ours, inwards=True))
+            relay = _Relay(descriptor, ours, inwards=True)
+            self._relays.append(relay)
+            if stat.S_ISREG(status.st_mode):
+                self._input = _Input(relay, os.lseek(descriptor, 0, os.SEEK_CUR), os.dup(theirs))
             return theirs
         # Both to the same file: through one pipe, which keeps the order.
         known = shared.get((status.st_dev, status.st_ino))
@@ -115,7 +134,7 @@ class Relays:
         return False
 
     def finish(self) -> bool:
-        """Carry what the program had written when it ended, and stop feeding it.
+        """Carry what the program had written when it ended, stop feeding it, and give back what it left.
 
         False when something kept its output open all the same, which is not waited for.
         """
@@ -128,7 +147,18 @@ class Relays:
                 whole = self._drain_rest(relay, deadline) and whole
                 os.close(relay.source)
         self._relays.clear()
+        if self._input is not None:
+            self._give_back(self._input)
         return whole
+
+    def _give_back(self, given: _Input) -> None:
+        """Put the file that was the program's input to where the program has read it."""
+        relay, reached = given.relay, given.begin + given.relay.carried
+        left = min(relay.carried, len(relay.pending) + _waiting(given.end))
+        os.close(given.end)
+        # Not when somebody else has read on, or written, meanwhile.
+        if os.lseek(relay.source, 0, os.SEEK_CUR) == reached:
+            os.lseek(relay.source, reached - left, os.SEEK_SET)
 
     def _drain_rest(self, relay: _Relay, deadline: float) -> bool:
         """Carry everything that is there, and what comes until *deadline*; False when there was no end."""
@@ -152,6 +182,7 @@ class Relays:
                 return False
             if not relay.pending:
                 return False
+            relay.carried += len(relay.pending)
         try:
             relay.pending = relay.pending[os.write(relay.target, relay.pending) :]
         except BlockingIOError:

@@ -1,6 +1,7 @@
 """What is carried between a program and the files that it may not have itself?"""
 
 import os
+import select
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,3 +57,42 @@ def test_whoever_holds_the_output_open_does_not_hold_the_run_up(
     assert not whole
     assert took < 30
     assert (tmp_path / "output").read_bytes() == b"text"
+
+
+@pytest.mark.parametrize(("size", "read"), [(12, 0), (12, 5), (12, 12), (1_000_000, 0), (1_000_000, 70_000)])
+def test_what_is_left_of_a_file_is_left_for_the_next_reader(tmp_path: Path, size: int, read: int) -> None:
+    text = os.urandom(size)
+    (tmp_path / "input").write_bytes(b"before" + text)
+    with open(tmp_path / "input", "rb", buffering=0) as file, standard(0, file.fileno()):
+        file.seek(len(b"before"))
+        made = Relays()
+        given = os.dup(made._given[0])
+        made.started()
+        taken = b""
+        while len(taken) < read:
+            _carry(made)
+            taken += os.read(given, read - len(taken))
+        _carry(made)
+        os.close(given)
+        assert made.finish()
+        assert taken + file.read() == text
+
+
+def _carry(made: Relays) -> None:
+    """Carry as much as there is room for."""
+    poll = select.poll()
+    made.register(poll)
+    while ready := poll.poll(0):
+        for descriptor, _ in ready:
+            made.attend(descriptor, poll)
+
+
+def test_a_file_that_somebody_else_reads_too_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"text")
+    with open(tmp_path / "input", "rb", buffering=0) as file, standard(0, file.fileno()):
+        made = Relays()
+        made.started()
+        _carry(made)
+        file.seek(1)
+        made.finish()
+        assert file.tell() == 1
