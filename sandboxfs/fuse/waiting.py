@@ -49,6 +49,7 @@ _TURN = 5e-3
 # Seconds after which a read that found nothing is interrupted: long enough that a signal is rare, short
 # enough that nobody notices the pause.
 _PATIENCE = 0.1
+_GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
 # Milliseconds to wait for the kernel's greeting.
 _GREETING = 1000
 # Looking so many times in vain is enough; then it rests for so many requests.
@@ -101,7 +102,7 @@ class Waiting:
         """Wait for requests on this descriptor."""
         self._device = device
         self._poll.register(device, select.POLLIN)
-        signal.signal(signal.SIGALRM, _nothing)
+        signal.signal(signal.SIGALRM, self._interrupted)
 
     async def wait(self) -> bool:
         """Wait for a request; False when there will be none any more."""
@@ -185,7 +186,7 @@ class Waiting:
         return []
 
     def _found(self, found: list[tuple[int, int]]) -> bool:
-        if found[0][1] & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
+        if found[0][1] & _GONE:
             # Unmounted: this task finds out by reading, the others have to be told.
             self._over = True
             self._others.unpark_all()
@@ -201,6 +202,18 @@ class Waiting:
                 self._turn = time.perf_counter() + _TURN
                 self._found(found)
                 return
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        """A read is interrupted by the signal itself; but whoever read may have ended instead.
+
+        That is how a task finds out that the mount is gone when it was told of a request just before. The
+        others would wait for it for ever.
+        """
+        if self._taken or not self._others:
+            return
+        if any(events & _GONE for _, events in self._poll.poll(0)):
+            self._over = True
+            trio.lowlevel.current_trio_token().run_sync_soon(self._others.unpark_all)
 
     def _set_timer(self, seconds: float) -> None:
         self._timed = seconds > 0
@@ -233,7 +246,3 @@ class _Crowd:
 # pyfuse3's loop looks it up among its module's names for each request.
 _WAIT = "_wait_fuse_readable"
 _STOCK_TASKS = 99
-
-
-def _nothing(number: int, frame: FrameType | None) -> None:
-    """That the signal came is all that was wanted."""

@@ -172,6 +172,29 @@ def test_all_tasks_end_when_it_is_unmounted(make_device: MakeDevice) -> None:
     assert sorted(found) == [False, False, False, False, True]
 
 
+def test_all_tasks_end_when_it_is_unmounted_while_one_reads_a_request(make_device: MakeDevice) -> None:
+    device = make_device()
+    found: list[bool] = []
+
+    async def task() -> None:
+        found.append(await device.waiting.wait())
+        if found == [True]:
+            # It was told of a request, and reads that the mount is gone.
+            device.answer()
+            device.unmount()
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(task)
+                await trio.testing.wait_all_tasks_blocked()
+                device.ask()
+
+    trio.run(main)
+    assert found == [True, False, False, False, False]
+
+
 @pytest.mark.parametrize("processors", [1, 2])
 def test_waiting_for_a_request_that_does_not_come_takes_no_processor(
     make_device: MakeDevice, processors: int
