@@ -9,7 +9,7 @@ reference on its inode; `forget` gives references back, and an inode without any
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
@@ -62,6 +62,17 @@ class Opened(NamedTuple):
     handle: int
     keep_cache: bool
     direct: bool = False
+
+
+class Seen(NamedTuple):
+    """What is found at a name, as far as deciding about it goes."""
+
+    ino: int
+    is_dir: bool
+
+
+Approve = Callable[[Seen | None, Seen | None], None]
+"""Told what is at two names, raises unless they may be changed."""
 
 
 class Listing(Enum):
@@ -128,7 +139,14 @@ class Filesystem(Protocol):
 
 
 class Tree(Filesystem, Protocol):
-    """A filesystem that can also tell where its inodes are, which deciding about them takes."""
+    """A filesystem that can also tell where its inodes are, which deciding about them takes.
+
+    `move` is `rename` for whoever decides: what was found there is looked for only once.
+    """
+
+    def move(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, approve: Approve
+    ) -> None: ...
 
     def inodes(self) -> list[int]: ...
     def places(self, ino: int) -> list[tuple[int, bytes]]: ...

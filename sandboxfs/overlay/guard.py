@@ -10,10 +10,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE
 from sandboxfs.overlay.decisions import Decisions, Journal, PolicyDenied, Shown
-from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Listing, Opened, Tree
+from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Listing, Opened, Seen, Tree
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.moves import refuse_escape
 from sandboxfs.policy.compiled import Compiled, State
@@ -24,6 +25,17 @@ READ, WRITE, DELETE, EXECUTE = Access.READ, Access.WRITE, Access.DELETE, Access.
 # What the kernel adds to the flags when it opens a file to run it: __FMODE_EXEC.
 _TO_EXECUTE = 0x20
 _DOTS = (b".", b"..")
+
+
+class _Move(NamedTuple):
+    """One direction of a rename that may be done.
+
+    *state* is that of the old name; *displaces*, whether what is below gets other states.
+    """
+
+    state: State
+    inodes: list[int]
+    displaces: bool
 
 
 class Guard:
@@ -205,43 +217,45 @@ class Guard:
     def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, caller: Caller
     ) -> None:
-        source = self._peek(parent, name, caller)
-        target = self._peek(new_parent, new_name, caller)
-        state, displaced = self._check_move(source, parent, name, target, new_parent, new_name, caller)
-        if flags & RENAME_EXCHANGE:
-            _, more = self._check_move(target, new_parent, new_name, source, parent, name, caller)
-            displaced = displaced or more
+        moves: list[_Move] = []
+
+        def approve(source: Seen | None, target: Seen | None) -> None:
+            moves.append(self._check_move(source, parent, name, target, new_parent, new_name, caller))
+            if flags & RENAME_EXCHANGE:
+                moves.append(self._check_move(target, new_parent, new_name, source, parent, name, caller))
+
         path = self._decisions.path(parent, name)
-        self._inner.rename(parent, name, new_parent, new_name, flags, caller)
-        if displaced:
+        self._inner.move(parent, name, new_parent, new_name, flags, approve)
+        if any(move.displaces for move in moves):
             self._decisions.unlearn_all()
-        for entry in (source, target):
-            if entry is not None:
-                self._decisions.unlearn(entry.ino)
+        for ino in moves[0].inodes:
+            self._decisions.unlearn(ino)
         to_path = self._decisions.path(new_parent, new_name)
-        self._journal.record("rename", WRITE, path, to_path, state.decision, caller, 0)
+        self._journal.record("rename", WRITE, path, to_path, moves[0].state.decision, caller, 0)
 
     def _check_move(
         self,
-        entry: Entry | None,
+        source: Seen | None,
         parent: int,
         name: bytes,
-        target: Entry | None,
+        target: Seen | None,
         new_parent: int,
         new_name: bytes,
         caller: Caller,
-    ) -> tuple[State, bool]:
-        """Check both ends and everything below; the old state, and whether paths below get other states."""
-        is_dir = _is_dir(entry)
+    ) -> "_Move":
+        """Check both ends and everything below."""
+        is_dir = source is not None and source.is_dir
+        replaces = target is not None and target.is_dir
         old = self._decisions.check("rename", DELETE, parent, name, is_dir, caller)
         at_target = new_parent, new_name
-        self._decisions.check("rename", DELETE, *at_target, _is_dir(target), caller, creating=True)
+        self._decisions.check("rename", DELETE, *at_target, replaces, caller, creating=True)
         new = self._decisions.check("rename", WRITE, *at_target, is_dir, caller, creating=True)
-        if entry is None or not is_dir:
-            return old, False
+        inodes = [seen.ino for seen in (source, target) if seen is not None]
+        if source is None or not is_dir:
+            return _Move(old, inodes, displaces=False)
         to = self._decisions.path(new_parent, new_name)
-        refuse_escape(self._inner, self._decisions, entry.ino, old, new, to, caller)
-        return old, not (old is new and old.quiet)
+        refuse_escape(self._inner, self._decisions, source.ino, old, new, to, caller)
+        return _Move(old, inodes, displaces=not (old is new and old.quiet))
 
     # Files
 

@@ -66,8 +66,25 @@ class Inodes:
         node = self._nodes.get(found.ino)
         if node is not None and self.is_same(node, found):
             return node
+        if not self._renumbered:
+            return None
         node = self._nodes.get(self._renumbered.get(found.ino, 0))
         return node if node is not None and self.is_same(node, found) else None
+
+    def is_made_here(self, number: int, status: os.stat_result) -> bool:
+        """Whether the upper file that has *number* by its host number is known to have no other.
+
+        Then it was made in the sandbox, and has no record that would have to be read.
+        """
+        node = self._nodes.get(number)
+        return (
+            node is not None
+            and node.upper
+            and node.number == number
+            and not node.indexed
+            and node.gone is None
+            and node.stands_for(status)
+        )
 
     def numbered(self, number: int) -> list[Node]:
         """The nodes of objects that have a number on disk: two, while one has taken over from the other."""

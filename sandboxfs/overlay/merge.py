@@ -29,8 +29,9 @@ class Merge:
     def __init__(self, stack: Stack, watches: int = 0) -> None:
         self.stack = stack
         self.fds = DirectoryFds(stack.upper, [layer.directory for layer in stack.layers])
+        self._marked = [layer.marked for layer in stack.layers]
         # A layer that was an upper once is nobody's to change any more.
-        self.watching = Watching(self.fds, [layer.marked for layer in stack.layers], watches)
+        self.watching = Watching(self.fds, self._marked, watches)
         self.root = self._root()
         self.inodes = Inodes(self.root, self.let_go, self._exchanged, self.watching.left)
         self.numbers = Numbers(stack.workspace.own_stat().st_dev)
@@ -95,12 +96,15 @@ class Merge:
         if stat.S_ISDIR(mode):
             return self._upper_directory(parent, upper, name, status)
         if stat.S_ISREG(mode):
+            number = self.numbers.of_upper(status)
+            if self.inodes.is_made_here(number, status):
+                return Found(status, number, upper=True)
             record = marks.read_record(upper, name)
-            ino = record.ino or self.numbers.of_upper(status)
+            ino = record.ino or number
             return Found(status, ino, upper=True, indexed=record.nlink > 0, recorded=record.ino != 0)
-        number = self.stack.index.number(status.st_ino)
-        ino = number or self.numbers.of_upper(status)
-        return Found(status, ino, upper=True, recorded=bool(number))
+        written = self.stack.index.number(status.st_ino)
+        ino = written or self.numbers.of_upper(status)
+        return Found(status, ino, upper=True, recorded=bool(written))
 
     def _upper_directory(
         self, parent: Directory, upper: HostDir, name: bytes, status: os.stat_result
@@ -150,7 +154,7 @@ class Merge:
 
     def _number(self, part: LowerPart, name: bytes, status: os.stat_result) -> int:
         """The number of the entry *name* of a lower directory."""
-        if self.stack.layers[part.layer].marked:
+        if self._marked[part.layer]:
             return self._recorded(self.fds.lower(part), name, status) or self.numbers.of_upper(status)
         if not self.numbers.knows(status.st_dev):
             self.numbers.learn(status.st_dev, self.fds.lower(part).filesystem_id(name))
@@ -173,7 +177,7 @@ class Merge:
         top: tuple[LowerPart, os.stat_result] | None = None
         passing = is_temporary(name)
         for part in parts:
-            marked = self.stack.layers[part.layer].marked
+            marked = self._marked[part.layer]
             if passing and not marked:
                 continue
             directory = self.fds.lower(part)
@@ -236,7 +240,7 @@ class Merge:
         if directory.upper:
             self._collect(self.fds.upper(directory), seen, hidden, marked=True)
         for part in directory.lowers:
-            marked = self.stack.layers[part.layer].marked
+            marked = self._marked[part.layer]
             self._collect(self.fds.lower(part), seen, hidden, marked=marked)
         return list(seen)
 

@@ -11,7 +11,17 @@ from sandboxfs.overlay.attributes import Attributes
 from sandboxfs.overlay.copy_up import CopyUp
 from sandboxfs.overlay.creation import Creation, Maker
 from sandboxfs.overlay.files import Files
-from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Caller, Entry, Listing, Opened
+from sandboxfs.overlay.filesystem import (
+    ANYBODY,
+    ROOT_INODE,
+    Approve,
+    AttributeChange,
+    Caller,
+    Entry,
+    Listing,
+    Opened,
+    Seen,
+)
 from sandboxfs.overlay.later import Beside
 from sandboxfs.overlay.listing import Listings
 from sandboxfs.overlay.merge import Merge
@@ -194,9 +204,14 @@ class Overlay:
     def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, caller: Caller = ANYBODY
     ) -> None:
-        self._rename.rename(
-            self._inodes.directory(parent), name, self._inodes.directory(new_parent), new_name, flags
-        )
+        self.move(parent, name, new_parent, new_name, flags, _whatever_it_is)
+
+    def move(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, approve: Approve
+    ) -> None:
+        """Rename, if *approve* has nothing against it when told what is at both names."""
+        directories = self._inodes.directory(parent), self._inodes.directory(new_parent)
+        self._rename.rename(directories[0], name, directories[1], new_name, flags, approve)
 
     # Files
 
@@ -292,6 +307,10 @@ class Overlay:
     def _counted(self, node: Node, found: Found) -> Entry:
         self._inodes.remember(node)
         return self._attributes.entry(node, found.stat)
+
+
+def _whatever_it_is(source: Seen | None, target: Seen | None) -> None:
+    """Approve."""
 
 
 def _note_absence(directory: Directory, name: bytes) -> None:

@@ -14,6 +14,7 @@ from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from sandboxfs.overlay.copy_up import CopyUp
 from sandboxfs.overlay.creation import Creation
+from sandboxfs.overlay.filesystem import Approve, Seen
 from sandboxfs.overlay.merge import Merge, ancestors
 from sandboxfs.overlay.node import Directory, Found, Node
 from sandboxfs.overlay.stack import host_error, swap
@@ -30,22 +31,31 @@ class Rename:
         self._noting = copy_up.noting
 
     def rename(
-        self, parent: Directory, name: bytes, new_parent: Directory, new_name: bytes, flags: int
+        self,
+        parent: Directory,
+        name: bytes,
+        new_parent: Directory,
+        new_name: bytes,
+        flags: int,
+        approve: Approve,
     ) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise host_error(errno.EINVAL)
-        source = self._creation.existing(parent, name)
+        source = self._merge.find(parent, name)
         target = self._merge.find(new_parent, new_name)
-        self._refuse_masked(new_parent, new_name, source, target)
-        if target is not None and flags & RENAME_NOREPLACE:
-            raise host_error(errno.EEXIST)
-        if target is None and flags & RENAME_EXCHANGE:
-            raise host_error(errno.ENOENT)
-        if new_parent.gone is not None:
-            raise host_error(errno.ENOENT)
-        node = self._merge.node_of(parent, name, source)
+        node = None if source is None else self._merge.node_of(parent, name, source)
         other = None if target is None else self._merge.node_of(new_parent, new_name, target)
         try:
+            approve(_seen(node), _seen(other))
+            if source is None or node is None:
+                raise host_error(errno.ENOENT)
+            self._refuse_masked(new_parent, new_name, source, target)
+            if target is not None and flags & RENAME_NOREPLACE:
+                raise host_error(errno.EEXIST)
+            if target is None and flags & RENAME_EXCHANGE:
+                raise host_error(errno.ENOENT)
+            if new_parent.gone is not None:
+                raise host_error(errno.ENOENT)
             if other is node:
                 return
             _refuse_loop(node, new_parent)
@@ -55,9 +65,9 @@ class Rename:
             else:
                 self._move(parent, name, node, new_parent, new_name, target, other)
         finally:
-            self._merge.inodes.discard_unused(node)
-            if other is not None:
-                self._merge.inodes.discard_unused(other)
+            for found in (node, other):
+                if found is not None:
+                    self._merge.inodes.discard_unused(found)
 
     def _move(
         self,
@@ -117,7 +127,11 @@ class Rename:
         """Have written down what the workspace has where *node* is about to be."""
         if target is not None:
             self._noting.removal(new_parent, new_name, target, keep=node.kind == stat.S_IFREG)
-        elif not isinstance(node, Directory) and self._merge.upper_has(new_parent, new_name):
+        elif (
+            not isinstance(node, Directory)
+            and new_parent.lowers
+            and self._merge.upper_has(new_parent, new_name)
+        ):
             self._noting.replacement(new_parent, new_name)
 
     def _check_replaceable(self, node: Node, other: Node) -> None:
@@ -140,8 +154,8 @@ class Rename:
         leaves_whiteout: bool,
     ) -> None:
         """The change itself: one host rename, or an exchange whose other half is put away."""
-        in_the_way = target.stat(new_name)
-        if isinstance(node, Directory) and in_the_way is not None:
+        in_the_way = target.stat(new_name) if isinstance(node, Directory) else None
+        if in_the_way is not None:
             # A whiteout, or a directory that is empty in the view but may hold whiteouts: neither can be
             # renamed over. Exchanged, it takes the source's old name until the next line.
             swap(source, name, target, new_name)
@@ -185,7 +199,11 @@ class Rename:
             raise host_error(errno.EACCES)
 
 
+def _seen(node: Node | None) -> Seen | None:
+    return None if node is None else Seen(node.ino, isinstance(node, Directory))
+
+
 def _refuse_loop(node: Node, new_parent: Directory) -> None:
     """A directory must not be moved below itself."""
-    if any(above is node for above in ancestors(new_parent)):
+    if isinstance(node, Directory) and any(above is node for above in ancestors(new_parent)):
         raise host_error(errno.EINVAL)
