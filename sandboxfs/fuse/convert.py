@@ -14,6 +14,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import pyfuse3
 
+from sandboxfs.fuse.completing import MENTIONED
 from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry
 from sandboxfs.overlay.later import Later
 
@@ -104,6 +105,17 @@ def attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     else:
         result.entry_timeout = _SECONDS[entry.name]
         result.attr_timeout = _SECONDS[entry.attributes]
+    return result
+
+
+def listed(entry: Entry) -> pyfuse3.EntryAttributes:
+    """The entry as the kernel takes it in a listing."""
+    if not entry.mentioned:
+        return attributes(entry)
+    result = pyfuse3.EntryAttributes()
+    result.st_ino = entry.ino
+    result.st_mode = entry.stat.st_mode
+    result.generation = MENTIONED
     return result
 
 

@@ -10,7 +10,8 @@ import socket
 from collections.abc import Callable
 from threading import Lock
 
-_LARGEST = 1 << 16
+LARGEST = 1 << 16
+"""No request and no answer that takes the detour may be larger."""
 
 
 class Detour:
@@ -34,16 +35,17 @@ class Detour:
 
     def receive(self) -> bytes:
         """Take the kernel's next request, instead of libfuse."""
-        return os.read(self._kernel, _LARGEST)
+        return os.read(self._kernel, LARGEST)
 
-    def take(self, complete: Callable[[bytes], bytes], request: bytes | None = None) -> None:
+    def take(self, complete: Callable[[bytes], bytes], request: bytes | None = None) -> bool:
         """Have the next answer completed, unless the kernel is being told something just now."""
         if self.taken or not self._telling.acquire(blocking=False):
-            return
+            return False
         self._complete = complete
         os.dup2(self._theirs.fileno(), self._device, inheritable=False)
         if request is not None:
             self._ours.send(request)
+        return True
 
     def leave(self) -> None:
         """Pass the answer on, if there is one by now, and have the device back."""
@@ -54,7 +56,7 @@ class Detour:
         self._complete = None
         self._telling.release()
         try:
-            answer = self._ours.recv(_LARGEST)
+            answer = self._ours.recv(LARGEST)
         except BlockingIOError:
             return
         try:

@@ -2,13 +2,15 @@
 
 import errno
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import cast
 
 import pyfuse3
 from pyfuse3 import FileHandleT, FileNameT, InodeT, ModeT, RequestContext, XAttrNameT
 
 from sandboxfs.fuse import convert
-from sandboxfs.fuse.convert import DoBeside, at_once, attributes, caller, reply
+from sandboxfs.fuse.completing import MOST_ABRIDGED
+from sandboxfs.fuse.convert import DoBeside, at_once, attributes, caller, listed, reply
 from sandboxfs.overlay.filesystem import Filesystem, Listing, Opened
 
 SETXATTR_ANYHOW = 0
@@ -26,12 +28,14 @@ class Operations(pyfuse3.Operations):
         filesystem: Filesystem,
         beside: DoBeside = at_once,
         remember: Callable[[Listing], None] = lambda _: None,
+        abridge: Callable[[], bool] = lambda: False,
     ) -> None:
-        """*remember* says what the kernel may do with the listing of the directory that is being opened."""
+        """What is said in answers beside: *remember* and *abridge* are of `Waiting`."""
         super().__init__()
         self._fs = filesystem
         self.beside = beside
         self._remember = remember
+        self._abridge = abridge
 
     @reply
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
@@ -149,11 +153,13 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        for name, entry, next_id in self._fs.readdir(fh, start_id):
-            if not pyfuse3.readdir_reply(token, FileNameT(name), attributes(entry), next_id):
+        brief = self._fs.familiar(fh) and self._abridge()
+        entries = self._fs.readdir(fh, start_id, brief=brief)
+        for name, entry, next_id in islice(entries, MOST_ABRIDGED if brief else None):
+            if not pyfuse3.readdir_reply(token, FileNameT(name), listed(entry), next_id):
                 self._fs.forget(entry.ino, 0)
                 break
-            if name not in (b".", b".."):
+            if not entry.mentioned and name not in (b".", b".."):
                 self._fs.remember(entry.ino)
 
     @reply

@@ -41,7 +41,7 @@ class _Served(Operations):
     """Tells when the kernel has answered the mount."""
 
     def __init__(self, filesystem: Filesystem, waiting: Waiting, ready: Callable[[], None]) -> None:
-        super().__init__(filesystem, waiting.beside, waiting.remember)
+        super().__init__(filesystem, waiting.beside, waiting.remember, waiting.abridge)
         self._ready = ready
 
     def init(self) -> None:

@@ -32,8 +32,8 @@ from types import FrameType
 import pyfuse3
 import trio
 
+from sandboxfs.fuse.completing import abridged, greeted, offered, remembered
 from sandboxfs.fuse.detour import Detour
-from sandboxfs.fuse.greeting import greeted, offered, remembered
 from sandboxfs.overlay.filesystem import Listing
 
 log = logging.getLogger(__name__)
@@ -146,6 +146,13 @@ class Waiting:
         """Let the kernel remember the listing of the directory whose opening is about to be answered."""
         if self._detour is not None and listing is not Listing.ASKED_FOR:
             self._detour.take(partial(remembered, listing=listing))
+
+    def abridge(self) -> bool:
+        """Have what is only mentioned come without attributes in the listing about to be answered.
+
+        Whether that can be done; otherwise nothing may be only mentioned.
+        """
+        return self._detour is not None and self._detour.take(abridged)
 
     def _greet(self, detour: Detour) -> None:
         """Have libfuse find the kernel's greeting, and its answer completed."""

@@ -45,7 +45,8 @@ class Entry(NamedTuple):
 
     *stat* is the host object's; *ino* and *nlink* replace its numbers. *name* and *attributes* say how long
     the name, and what the inode is like, may be cached; *guarded*, that nothing may be cached at all,
-    because whoever asks for more than the name is to be refused.
+    because whoever asks for more than the name is to be refused. One that is only *mentioned* in a listing
+    is known to the kernel: of *stat* only the type is right, and no reference is counted.
     """
 
     ino: int
@@ -54,6 +55,7 @@ class Entry(NamedTuple):
     name: Lasting
     attributes: Lasting
     guarded: bool = False
+    mentioned: bool = False
 
 
 class Opened(NamedTuple):
@@ -127,7 +129,10 @@ class Filesystem(Protocol):
     def fsync(self, handle: int, datasync: bool) -> None: ...
     def opendir(self, ino: int, caller: Caller) -> int: ...
     def listing(self, ino: int) -> Listing: ...
-    def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]: ...
+    def familiar(self, handle: int) -> bool: ...
+    def readdir(
+        self, handle: int, start: int, *, brief: bool = False
+    ) -> Iterator[tuple[bytes, Entry, int]]: ...
     def releasedir(self, handle: int) -> None: ...
     def fsyncdir(self, handle: int, datasync: bool) -> None: ...
     def statfs(self) -> os.statvfs_result: ...

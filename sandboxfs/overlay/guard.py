@@ -313,17 +313,22 @@ class Guard:
             return Listing.ANEW
         return listing
 
-    def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
+    def familiar(self, handle: int) -> bool:
+        return self._inner.familiar(handle)
+
+    def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         ino, caller = self._listings[handle]
         state = self._decisions.check_inode("readdir", READ, ino, caller)
         if state.quiet:
-            return self._inner.readdir(handle, start)
-        return self._seen(handle, start, ino, state)
+            return self._inner.readdir(handle, start, brief=brief)
+        return self._seen(self._inner.readdir(handle, start, brief=brief), ino, state)
 
-    def _seen(self, handle: int, start: int, ino: int, state: State) -> Iterator[tuple[bytes, Entry, int]]:
+    def _seen(
+        self, entries: Iterator[tuple[bytes, Entry, int]], ino: int, state: State
+    ) -> Iterator[tuple[bytes, Entry, int]]:
         # One request takes it to its end, so *state* stays the directory's.
         step = self._decisions.step
-        for name, entry, following in self._inner.readdir(handle, start):
+        for name, entry, following in entries:
             is_dir = stat.S_ISDIR(entry.stat.st_mode)
             if is_dir:
                 entry = self._shown(entry)

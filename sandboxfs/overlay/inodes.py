@@ -86,6 +86,22 @@ class Inodes:
             and node.stands_for(status)
         )
 
+    def lower_file(self, number: int, parent: Directory, name: bytes) -> Node | None:
+        """The workspace's file that the kernel knows by this number, if by this name alone."""
+        node = self._nodes.get(number)
+        if (
+            node is not None
+            and node.parent is parent
+            and node.name == name
+            and node.kind == stat.S_IFREG
+            and not node.upper
+            and node.gone is None
+            and node.aliases is None
+            and node.lookups > 0
+        ):
+            return node
+        return None
+
     def numbered(self, number: int) -> list[Node]:
         """The nodes of objects that have a number on disk: two, while one has taken over from the other."""
         found = {self._nodes.get(ino) for ino in (number, self._renumbered.get(number, 0))}

@@ -5,16 +5,22 @@ reads the directory, however it changes, so nothing is skipped or repeated and s
 The kernel relies on that when it goes on with one reader's listing for another (see `Listing`). Each reader
 has a snapshot of the names, taken when it begins. Entries are looked at when they are delivered: one that
 has gone since is left out.
+
+Looking at an entry, and telling the kernel what it is, is most of what a listing costs. A program that asked
+for the files of a directory one by one and then lists it, as `git status` does, has the kernel know all that
+already: such files are only mentioned.
 """
 
 import os
+import stat
+import time
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from itertools import count
 
 from sandboxfs.overlay.attributes import Attributes
-from sandboxfs.overlay.filesystem import Entry, Listing
+from sandboxfs.overlay.filesystem import Entry, Lasting, Listing
 from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory
 from sandboxfs.overlay.syncing import Syncs
@@ -22,14 +28,22 @@ from sandboxfs.overlay.syncing import Syncs
 # The positions of the two dots come first, then those of the names.
 _DOTS = {1: b".", 2: b".."}
 _HASHES = (1 << 62) - 1
+# A directory is familiar when the kernel was told of so many entries, no longer ago than so many seconds:
+# what it was told is good for longer than that.
+_MANY = 8
+_RECENTLY = 30.0
+# All that an entry says that is only mentioned.
+_A_FILE = os.stat_result((stat.S_IFREG, *[0] * 9))
 
 
 class Snapshot:
-    """The names of a directory in the order in which they are listed."""
+    """The names of a directory in the order in which they are listed; *hosts* are their host numbers."""
 
-    __slots__ = ("_names", "_positions")
+    __slots__ = ("_names", "_positions", "hosts")
 
-    def __init__(self, names: list[bytes]) -> None:
+    def __init__(self, names: Iterable[bytes], hosts: Mapping[bytes, int] | None = None) -> None:
+        self.hosts = hosts or {}
+        names = list(names)
         self._names = _DOTS | {_position(name): name for name in names}
         if len(self._names) != len(names) + len(_DOTS):
             self._names = _DOTS | _apart(names)
@@ -76,16 +90,32 @@ class Listings:
         self._open[handle] = directory, None
         return handle
 
-    def read(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
+    def is_familiar(self, handle: int) -> bool:
+        """Whether the kernel knows most of what is to be listed."""
+        directory, _ = self._open[handle]
+        return (
+            directory.told >= _MANY
+            and directory.masks is None
+            and directory.steady
+            and time.monotonic() - directory.told_since < _RECENTLY
+        )
+
+    def read(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         directory, snapshot = self._open[handle]
         if snapshot is None or start == 0:
             if directory.gone is not None:
                 return
             self._merge.watching.need(directory)
-            snapshot = Snapshot(self._merge.names(directory))
+            names = self._merge.names(directory)
+            snapshot = Snapshot(names, names)
             self._open[handle] = directory, snapshot
+            if not brief:
+                directory.told = 0
+                directory.tell(len(names))
         for position, name in snapshot.after(start):
-            entry = self._entry(directory, name)
+            entry = self._mention(directory, name, snapshot.hosts) if brief else None
+            if entry is None:
+                entry = self._entry(directory, name)
             if entry is not None:
                 yield name, entry, position
 
@@ -102,6 +132,17 @@ class Listings:
             return Listing.KEPT
         directory.listed = times
         return Listing.ANEW
+
+    def _mention(self, directory: Directory, name: bytes, hosts: Mapping[bytes, int]) -> Entry | None:
+        """The bare mention of a file of the workspace that the kernel knows; None for anything else."""
+        host = hosts.get(name, 0)
+        if not host:
+            return None
+        number = self._merge.numbers.of_host(directory.lowers[-1].dev, host)
+        node = self._merge.inodes.lower_file(number, directory, name)
+        if node is None or node.host_ino != host:
+            return None
+        return Entry(node.ino, _A_FILE, 1, Lasting.BRIEFLY, Lasting.BRIEFLY, mentioned=True)
 
     def _entry(self, directory: Directory, name: bytes) -> Entry | None:
         if name == b".":

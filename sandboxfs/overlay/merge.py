@@ -233,22 +233,22 @@ class Merge:
 
     # Listing
 
-    def names(self, directory: Directory) -> list[bytes]:
-        """All names of a directory of the view, each once."""
-        seen: dict[bytes, None] = {}
+    def names(self, directory: Directory) -> dict[bytes, int]:
+        """All names of a directory of the view; those of the workspace's files with their host numbers."""
+        seen: dict[bytes, int] = {}
         hidden: set[bytes] = {n for n, shown in (directory.masks or {}).items() if shown is None}
         if directory.upper:
             self._collect(self.fds.upper(directory), seen, hidden, marked=True)
         for part in directory.lowers:
             marked = self._marked[part.layer]
             self._collect(self.fds.lower(part), seen, hidden, marked=marked)
-        return list(seen)
+        return seen
 
     def is_empty(self, directory: Directory) -> bool:
         return not self.names(directory)
 
     def _collect(
-        self, directory: HostDir, seen: dict[bytes, None], hidden: set[bytes], *, marked: bool
+        self, directory: HostDir, seen: dict[bytes, int], hidden: set[bytes], *, marked: bool
     ) -> None:
         whiteouts = set()
         for entry in directory.entries():
@@ -264,7 +264,7 @@ class Merge:
                 if self.stack.whiteouts.covers(directory, name, status):
                     whiteouts.add(name)
                     continue
-            seen[name] = None
+            seen[name] = 0 if marked or not entry.is_file(follow_symlinks=False) else entry.inode()
         hidden |= whiteouts
 
     # Setting up

@@ -7,6 +7,7 @@ lies where the lower part of its parent says, wherever the parent has been moved
 
 import os
 import stat
+import time
 from dataclasses import dataclass
 
 from sandboxfs.layers.hostdir import HostDir
@@ -167,10 +168,23 @@ class Directory(Node):
     never entered. *absences* are names that the kernel was told not to be there, for long. *watches* are
     those on its lower parts: none where it cannot be watched, None where nobody tried. It is *steady* while
     all of them that may change are watched. *listed* are the times of its lower parts when the kernel began
-    to remember a listing of it; None when what the kernel may remember is not what it has.
+    to remember a listing of it; None when what the kernel may remember is not what it has. *told* is how many
+    of its entries the kernel was told of since the time *told_since*.
     """
 
-    __slots__ = ("absences", "held", "listed", "lowers", "masks", "origin", "sealed", "steady", "watches")
+    __slots__ = (
+        "absences",
+        "held",
+        "listed",
+        "lowers",
+        "masks",
+        "origin",
+        "sealed",
+        "steady",
+        "told",
+        "told_since",
+        "watches",
+    )
 
     def __init__(self, ino: int, kind: int, parent: "Directory | None", name: bytes) -> None:
         super().__init__(ino, kind, parent, name)
@@ -183,6 +197,14 @@ class Directory(Node):
         self.sealed: os.stat_result | None = None
         self.watches: tuple[int, ...] | None = None
         self.steady = False
+        self.told = 0
+        self.told_since = 0.0
+
+    def tell(self, entries: int) -> None:
+        """Note that the kernel is told of so many entries."""
+        if not self.told:
+            self.told_since = time.monotonic()
+        self.told += entries
 
     @property
     def noticed(self) -> bool:

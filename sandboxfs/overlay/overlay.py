@@ -95,6 +95,7 @@ class Overlay:
             if directory.noticed:
                 _note_absence(directory, name)
             return None
+        directory.tell(1)
         return self._counted(self._merge.node_of(directory, name, found), found)
 
     def absence_lasts(self, parent: int) -> bool:
@@ -270,8 +271,13 @@ class Overlay:
     def listing(self, ino: int) -> Listing:
         return self._listings.lasts(self._inodes.directory(ino))
 
-    def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
-        return self._listings.read(handle, start)
+    def familiar(self, handle: int) -> bool:
+        """Whether the kernel knows most of what a directory lists, and need not be told again."""
+        return self._listings.is_familiar(handle)
+
+    def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
+        """What comes after *start*; *brief*: what the kernel knows already may be only mentioned."""
+        return self._listings.read(handle, start, brief=brief)
 
     def releasedir(self, handle: int) -> None:
         self._listings.release(handle)

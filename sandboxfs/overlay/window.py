@@ -193,10 +193,13 @@ class Window:
     def listing(self, ino: int) -> Listing:
         return self._inner.listing(ino) if ino < _DIRECTORY else Listing.ASKED_FOR
 
-    def readdir(self, handle: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
+    def familiar(self, handle: int) -> bool:
+        return handle not in self._open and self._inner.familiar(handle)
+
+    def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         if handle in self._open:
             return self._virtual_entries(start)
-        entries = self._inner.readdir(handle, start)
+        entries = self._inner.readdir(handle, start, brief=brief)
         # A workspace may have something of this name; the view has only ours.
         return (entry for entry in entries if entry[0] != NAME) if handle in self._roots else entries
 

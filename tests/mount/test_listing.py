@@ -198,3 +198,27 @@ def check_numbers(directory: Path) -> None:
     for entry in listed:
         status = os.lstat(os.path.join(os.fsencode(directory), entry.name))
         assert (entry.ino, entry.kind) == (status.st_ino, stat.S_IFMT(status.st_mode) >> 12), entry.name
+
+
+def test_files_looked_up_before_are_listed_with_the_same_numbers_and_types(area: MakeArea) -> None:
+    here = area(numbered(MANY) | {"link": Symlink("entry00000"), "sub/": ""})
+    (here.view / "entry00001").write_text("changed")
+    known = {name: os.lstat(here.view / name) for name in os.listdir(here.lower)}
+    with os.scandir(here.view) as entries:
+        listed = {entry.name: (entry.inode(), entry.is_file(follow_symlinks=False)) for entry in entries}
+    assert listed == {name: (status.st_ino, stat.S_ISREG(status.st_mode)) for name, status in known.items()}
+    # What the kernel knew of them is still what they are.
+    assert {name: os.lstat(here.view / name).st_ino for name in known} == {
+        name: status.st_ino for name, status in known.items()
+    }
+
+
+def test_a_listing_that_mentions_much_is_whole_whatever_the_reader_asks_for_at_once(area: MakeArea) -> None:
+    names = [f"{number:04}" + "n" * 250 for number in range(600)]
+    here = area(dict.fromkeys(names, ""))
+    for name in names:
+        os.stat(here.view / name)
+    with DirStream(here.view) as stream:
+        listed = [entry.name for entry in stream.rest()]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == {name.encode() for name in names} | DOTS

@@ -45,7 +45,7 @@ UNCHECKED = {"statfs", "flush", "release", "releasedir", "fsync", "fsyncdir", "f
 # look up. `poll`: a file is always ready. `init` and `stacktrace` are pyfuse3's own affairs.
 UNHANDLED = {"access", "poll", "init", "stacktrace"}
 # Verbs of the protocol that the kernel does not ask for by themselves.
-OWN_VERBS = {"absence_lasts", "listing", "remember", "close"}
+OWN_VERBS = {"absence_lasts", "familiar", "listing", "remember", "close"}
 
 
 def operations_of(kind: type) -> set[str]:

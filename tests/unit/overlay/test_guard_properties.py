@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxfs.overlay.decisions import PolicyDenied
-from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry, Opened
+from sandboxfs.overlay.filesystem import ROOT_INODE, Approve, AttributeChange, Caller, Entry, Opened, Seen
 from sandboxfs.overlay.guard import Guard
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
@@ -181,15 +181,24 @@ class Watched(Overlay):
     def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, caller: Caller = ME
     ) -> None:
+        raise AssertionError("a rename that the guard does not approve")
+
+    def move(
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, approve: Approve
+    ) -> None:
         ends = [(parent, name), (new_parent, new_name)]
         entries = [super(Watched, self).lookup(*end) for end in ends]
         paths = [self.below(*end) for end in ends]
         before = [self._modes(entry, path) for entry, path in zip(entries, paths, strict=True)]
-        for entry, path in zip(entries, paths, strict=True):
-            if entry is not None:
-                self.must(DELETE, path, stat.S_ISDIR(entry.stat.st_mode))
+
+        def approved(source: Seen | None, target: Seen | None) -> None:
+            approve(source, target)
+            for entry, path in zip(entries, paths, strict=True):
+                if entry is not None:
+                    self.must(DELETE, path, stat.S_ISDIR(entry.stat.st_mode))
+
         try:
-            super().rename(parent, name, new_parent, new_name, flags, caller)
+            super().move(parent, name, new_parent, new_name, flags, approved)
             after = [self._modes(entries[0], paths[1])]
             if flags & RENAME_EXCHANGE:
                 after.append(self._modes(entries[1], paths[0]))
