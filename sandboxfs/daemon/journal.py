@@ -95,9 +95,10 @@ class SessionJournal:
             self.counters["writes"] += 1
         self._audit.record(
             op,
-            access.value,
+            # What `value` gives, in a fifth of the time.
+            access._value_,
             path,
-            decision.mode.value,
+            decision.mode._value_,
             rule,
             not error,
             caller.pid,

@@ -30,6 +30,7 @@ class Creation:
         self._stack = merge.stack
         self._copy_up = copy_up
         self._noting = copy_up.noting
+        self._uid, self._gid = os.geteuid(), os.getegid()
 
     # Making
 
@@ -37,23 +38,27 @@ class Creation:
         self, parent: Directory, name: bytes, caller: Caller, mode: int, make: Maker
     ) -> tuple[Node, Found]:
         """Make an entry at a free name with *make*, on behalf of *caller*."""
+        if parent.only_upper and caller.uid == self._uid:
+            # Making it is asking whether the name is free.
+            upper = self._merge.fds.upper(parent)
+            try:
+                make(upper, name)
+            except FileExistsError:
+                # It is in the way, or a whiteout that hides nothing: found out below.
+                pass
+            else:
+                self._own(upper, upper, name, caller, mode)
+                return self._appeared(parent, name)
         is_directory = stat.S_ISDIR(mode)
         opaque = is_directory and bool(parent.lowers)
+        upper = self.vacant(parent, name)
 
         def dressed(directory: HostDir, at: bytes) -> None:
             make(directory, at)
             if opaque:
                 marks.set_opaque(directory, at)
-            self._own(parent, directory, at, caller, mode)
+            self._own(upper, directory, at, caller, mode)
 
-        if self._is_only_upper(parent) and not self._takes_steps(caller, opaque=opaque):
-            try:
-                dressed(self._merge.fds.upper(parent), name)
-                return self._appeared(parent, name)
-            except FileExistsError:
-                # It is in the way, or a whiteout that hides nothing: found out below.
-                pass
-        upper = self.vacant(parent, name)
         covered = upper.stat(name) is not None
         if covered and not is_directory:
             self._noting.replacement(parent, name)
@@ -96,14 +101,9 @@ class Creation:
             raise host_error(errno.EEXIST)
         return self._copy_up.directory(parent)
 
-    @staticmethod
-    def _is_only_upper(directory: Directory) -> bool:
-        """Whether a name that the upper does not have is free: making it is asking for it."""
-        return directory.upper and not directory.lowers and directory.masks is None and directory.gone is None
-
     def _takes_steps(self, caller: Caller, *, opaque: bool) -> bool:
         """Whether making the entry takes more than one call, so that a crash could leave half of it."""
-        return opaque or caller.uid != os.geteuid()
+        return opaque or caller.uid != self._uid
 
     def _staged(self, upper: HostDir, name: bytes, make: Maker, *, covered: bool) -> None:
         work = self._stack.staging.directory
@@ -115,18 +115,17 @@ class Creation:
                 # A directory cannot be renamed over the whiteout; exchanged, the whiteout is thrown away.
                 swap(work, staged, upper, name)
 
-    def _own(self, parent: Directory, directory: HostDir, name: bytes, caller: Caller, mode: int) -> None:
+    def _own(self, parent: HostDir, directory: HostDir, name: bytes, caller: Caller, mode: int) -> None:
         """Give a new entry to the caller; group and set-group-id are inherited where the parent says so."""
-        uid, gid = os.geteuid(), os.getegid()
-        parent_stat = self._merge.fds.upper(parent).own_stat()
+        parent_stat = parent.own_stat()
         inherits = bool(parent_stat.st_mode & stat.S_ISGID)
         wanted_gid = parent_stat.st_gid if inherits else caller.gid
-        if (caller.uid, wanted_gid) != (uid, gid):
+        if caller.uid != self._uid or wanted_gid != self._gid:
             try:
                 directory.chown(name, caller.uid, wanted_gid)
             except PermissionError:
                 # A group we are not in: as far as our privileges go.
-                if uid == 0:
+                if self._uid == 0:
                     raise
         if stat.S_ISLNK(mode):
             return
@@ -150,6 +149,17 @@ class Creation:
     # Removing
 
     def unlink(self, parent: Directory, name: bytes) -> None:
+        if parent.only_upper:
+            upper = self._merge.fds.upper(parent)
+            made = self._merge.made_here(upper, name)
+            if made is not None:
+                node, status = made
+                upper.unlink(name)
+                node.gone, node.aliases = status, None
+                return
+        self._unlink(parent, name)
+
+    def _unlink(self, parent: Directory, name: bytes) -> None:
         found = self.existing(parent, name)
         if stat.S_ISDIR(found.stat.st_mode):
             raise host_error(errno.EISDIR)

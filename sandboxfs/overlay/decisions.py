@@ -98,7 +98,8 @@ class Decisions:
         state = self._states.get(parent) or self._work_out(parent)
         if state.quiet:
             return state
-        return self.step(state, parent, name, is_dir)
+        state = self._policy.step(state, name, is_dir)
+        return state if state.asks is None else settle(state, self._workspace_has(parent, name, None))
 
     def step(self, state: State, parent: int, name: bytes, is_dir: bool, at: bytes | None = None) -> State:
         """The state of a name in the directory *parent*, if that had *state* and were at the path *at*."""

@@ -24,6 +24,8 @@ _READ_WRITE = os.O_RDWR
 _NOT_NOW = {errno.EAGAIN, errno.EOPNOTSUPP}
 # Smaller answers are copied at once: they may be kept.
 _WORTH_A_VIEW = 1 << 14
+# The stamp of an upper file, at which nobody looks.
+_WHATEVER_IT_IS = 0, 0, 0
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -159,8 +161,9 @@ class Files:
             if opened.node.gone is not None:
                 # The last look at a file without a name, for a descriptor that outlives the handle.
                 opened.node.gone = os.fstat(file.fd)
-            else:
-                self._note_stamp(opened.node, file)
+            elif opened.node.upper and opened.node.stamp is None:
+                # The kernel's pages hold what was read and written through it.
+                opened.node.stamp = _WHATEVER_IT_IS
             file.close()
             opened.node.opened = None
 
@@ -217,12 +220,6 @@ class Files:
 
     def _strips(self, caller: Caller) -> bool:
         return self._privileged and caller.uid != 0
-
-    @staticmethod
-    def _note_stamp(node: Node, file: OpenFile) -> None:
-        # The kernel's pages hold what was read and written through it.
-        if node.upper:
-            node.stamp = fingerprint(os.fstat(file.fd))
 
     def _need_readable(self, node: Node, file: OpenFile) -> None:
         if file.read_fd < 0:

@@ -24,6 +24,7 @@ READ, WRITE, DELETE, EXECUTE = Access.READ, Access.WRITE, Access.DELETE, Access.
 
 # What the kernel adds to the flags when it opens a file to run it: __FMODE_EXEC.
 _TO_EXECUTE = 0x20
+_EXECUTING, _WRITING, _READING, _READING_AND_WRITING = (EXECUTE,), (WRITE,), (READ,), (READ, WRITE)
 _DOTS = (b".", b"..")
 
 
@@ -180,6 +181,8 @@ class Guard:
         must not become known by being in the way.
         """
         state = self._decisions.check(op, WRITE, parent, name, is_dir, caller, creating=True)
+        if not self._decisions.hides:
+            return state
         other = self._decisions.child(parent, name, not is_dir)
         if other.decision.mode is Mode.HIDE:
             there = self._peek(parent, name, caller)
@@ -226,12 +229,13 @@ class Guard:
 
         path = self._decisions.path(parent, name)
         self._inner.move(parent, name, new_parent, new_name, flags, approve)
-        if any(move.displaces for move in moves):
+        done = moves[0]
+        if done.displaces or moves[-1].displaces:
             self._decisions.unlearn_all()
-        for ino in moves[0].inodes:
+        for ino in done.inodes:
             self._decisions.unlearn(ino)
         to_path = self._decisions.path(new_parent, new_name)
-        self._journal.record("rename", WRITE, path, to_path, moves[0].state.decision, caller, 0)
+        self._journal.record("rename", WRITE, path, to_path, done.state.decision, caller, 0)
 
     def _check_move(
         self,
@@ -245,10 +249,10 @@ class Guard:
     ) -> "_Move":
         """Check both ends and everything below."""
         is_dir = source is not None and source.is_dir
-        replaces = target is not None and target.is_dir
         old = self._decisions.check("rename", DELETE, parent, name, is_dir, caller)
         at_target = new_parent, new_name
-        self._decisions.check("rename", DELETE, *at_target, replaces, caller, creating=True)
+        if target is not None:
+            self._decisions.check("rename", DELETE, *at_target, target.is_dir, caller, creating=True)
         new = self._decisions.check("rename", WRITE, *at_target, is_dir, caller, creating=True)
         inodes = [seen.ino for seen in (source, target) if seen is not None]
         if source is None or not is_dir:
@@ -262,8 +266,9 @@ class Guard:
     def open(self, ino: int, flags: int, caller: Caller) -> Opened:
         accesses = _accesses(flags)
         state = self._decisions.of(ino)
-        for access in accesses:
-            state = self._decisions.check_inode("open", access, ino, caller)
+        if not state.free:
+            for access in accesses:
+                self._decisions.check_inode("open", access, ino, caller)
         opened = self._inner.open(ino, flags, caller)
         self._handles[opened.handle] = ino, caller
         if accesses[-1] is WRITE or self._journal.reads:
@@ -408,12 +413,11 @@ def _is_dir(entry: Entry | None) -> bool:
     return entry is not None and stat.S_ISDIR(entry.stat.st_mode)
 
 
-def _accesses(flags: int) -> list[Access]:
+def _accesses(flags: int) -> tuple[Access, ...]:
     """What opening with these flags attempts; the weightiest last."""
     if flags & _TO_EXECUTE:
-        return [EXECUTE]
+        return _EXECUTING
     wanted = flags & os.O_ACCMODE
-    accesses = [READ] if wanted != os.O_WRONLY else []
-    if wanted != os.O_RDONLY or flags & os.O_TRUNC:
-        accesses.append(WRITE)
-    return accesses
+    if wanted == os.O_WRONLY:
+        return _WRITING
+    return _READING_AND_WRITING if wanted != os.O_RDONLY or flags & os.O_TRUNC else _READING

@@ -71,20 +71,22 @@ class Inodes:
         node = self._nodes.get(self._renumbered.get(found.ino, 0))
         return node if node is not None and self.is_same(node, found) else None
 
-    def is_made_here(self, number: int, status: os.stat_result) -> bool:
-        """Whether the upper file that has *number* by its host number is known to have no other.
+    def made_here(self, number: int, status: os.stat_result) -> Node | None:
+        """The node of the upper file that has *number* by its host number, if it is known to have no other.
 
         Then it was made in the sandbox, and has no record that would have to be read.
         """
         node = self._nodes.get(number)
-        return (
+        if (
             node is not None
             and node.upper
             and node.number == number
             and not node.indexed
             and node.gone is None
             and node.stands_for(status)
-        )
+        ):
+            return node
+        return None
 
     def lower_file(self, number: int, parent: Directory, name: bytes) -> Node | None:
         """The workspace's file that the kernel knows by this number, if by this name alone."""

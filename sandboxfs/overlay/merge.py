@@ -81,6 +81,14 @@ class Merge:
                 return self._upper_entry(parent, upper, name, status)
         return self._lower_entry(parent, name) if parent.lowers else None
 
+    def made_here(self, upper: HostDir, name: bytes) -> tuple[Node, os.stat_result] | None:
+        """The file *name* of an upper directory, if it was made in the sandbox and has no other name."""
+        status = upper.stat(name)
+        if status is None or status.st_nlink != 1 or not stat.S_ISREG(status.st_mode):
+            return None
+        node = self.inodes.made_here(self.numbers.of_upper(status), status)
+        return None if node is None else (node, status)
+
     def lower_has(self, parent: Directory, name: bytes) -> bool:
         """Whether a name removed from the upper would show again from below."""
         if not parent.lowers or (parent.masks is not None and name in parent.masks):
@@ -97,7 +105,7 @@ class Merge:
             return self._upper_directory(parent, upper, name, status)
         if stat.S_ISREG(mode):
             number = self.numbers.of_upper(status)
-            if self.inodes.is_made_here(number, status):
+            if self.inodes.made_here(number, status) is not None:
                 return Found(status, number, upper=True)
             record = marks.read_record(upper, name)
             ino = record.ino or number

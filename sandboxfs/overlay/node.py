@@ -212,6 +212,11 @@ class Directory(Node):
         return self.steady or not self.lowers
 
     @property
+    def only_upper(self) -> bool:
+        """Whether what the upper has in it is all that there is."""
+        return self.upper and not self.lowers and self.masks is None and self.gone is None
+
+    @property
     def merged(self) -> bool:
         return self.upper and bool(self.lowers)
 

@@ -41,6 +41,18 @@ class Rename:
     ) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise host_error(errno.EINVAL)
+        if flags & RENAME_EXCHANGE or not self._renamed_plainly(parent, name, new_parent, new_name, approve):
+            self._rename(parent, name, new_parent, new_name, flags, approve)
+
+    def _rename(
+        self,
+        parent: Directory,
+        name: bytes,
+        new_parent: Directory,
+        new_name: bytes,
+        flags: int,
+        approve: Approve,
+    ) -> None:
         source = self._merge.find(parent, name)
         target = self._merge.find(new_parent, new_name)
         node = None if source is None else self._merge.node_of(parent, name, source)
@@ -68,6 +80,22 @@ class Rename:
             for found in (node, other):
                 if found is not None:
                     self._merge.inodes.discard_unused(found)
+
+    def _renamed_plainly(
+        self, parent: Directory, name: bytes, new_parent: Directory, new_name: bytes, approve: Approve
+    ) -> bool:
+        """Rename a file made in the sandbox to a free name, where there are no layers to think of."""
+        if not parent.only_upper or not new_parent.only_upper:
+            return False
+        source, target = self._merge.fds.upper(parent), self._merge.fds.upper(new_parent)
+        made = self._merge.made_here(source, name)
+        if made is None or target.stat(new_name) is not None:
+            return False
+        node, _ = made
+        approve(Seen(node.ino, is_dir=False), None)
+        source.rename(name, target, new_name)
+        node.move((parent, name), new_parent, new_name)
+        return True
 
     def _move(
         self,

@@ -18,8 +18,7 @@ from sandboxfs.state.audit_record import (
     Chain,
     Decided,
     Happened,
-    RuleLike,
-    decided_members,
+    Wording,
     digest,
     genesis,
     happened_members,
@@ -31,13 +30,8 @@ log = logging.getLogger(__name__)
 # What a log ends with when nothing is missing, or what is missing has been told.
 _ENDINGS = ("unmounted", "gap")
 
-# A plain tuple with the fields of `Decided` is made in a third of the time, where time matters most. An event
-# is set when everything queued before it has been dealt with.
-Queued = (
-    tuple[int, int, int, str, str, bytes, bytes | None, str, bool, RuleLike | None, int, str | None]
-    | Happened
-    | threading.Event
-)
+# An event is set when everything queued before it has been dealt with.
+Queued = Decided | Happened | threading.Event
 
 
 class Writer:
@@ -48,6 +42,7 @@ class Writer:
         self._file = file
         self._name = name
         self._gaps = gaps
+        self._wording = Wording()
         self._chain: Chain | None = None
         # What must come before anything else in the next append that succeeds.
         self._notes: list[Happened] = []
@@ -61,7 +56,7 @@ class Writer:
             if isinstance(item, threading.Event):
                 waiting.append(item)
             else:
-                entries.append(item if isinstance(item, Happened) else Decided(*item))
+                entries.append(item)
         try:
             self._store([*self._gaps.take(), *entries])
         except Exception as error:
@@ -97,7 +92,7 @@ class Writer:
             self._notes.insert(0, Happened(time.time_ns(), "rotated", {}))
         lines, chain = [], self._chain
         for entry in itertools.chain(self._notes, entries):
-            line, chain = chain.seal(entry.time_ns, self._members(entry))
+            line, chain = chain.seal(entry[0], self._members(entry))
             lines.append(line)
         lines.append(b"")
         self._file.append(b"\n".join(lines))
@@ -106,9 +101,10 @@ class Writer:
     def _members(self, entry: Decided | Happened) -> str:
         if isinstance(entry, Happened):
             return happened_members(entry)
-        if entry.command is not None:
-            return decided_members(entry, entry.pid, entry.command)
-        return decided_members(entry, *self.commands.of(entry.pid))
+        pid, command = entry[1], entry[-1]
+        if command is not None:
+            return self._wording.decided(entry, pid, command)
+        return self._wording.decided(entry, *self.commands.of(pid))
 
     def _give_up(self, error: Exception, lost: list[Decided | Happened]) -> None:
         """Count *lost*; the log goes on, whatever *error* is."""
@@ -121,7 +117,7 @@ class Writer:
         if lost:
             number = error.errno if isinstance(error, OSError) else None
             reason = f"cannot write: {errno.errorcode.get(number or 0, type(error).__name__)}"
-            self._gaps.add(reason, len(lost), lost[0].time_ns, lost[-1].time_ns)
+            self._gaps.add(reason, len(lost), lost[0][0], lost[-1][0])
 
 
 def _resume(tail: Tail, name: str) -> tuple[Chain, list[Happened]]:
