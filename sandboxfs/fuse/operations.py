@@ -29,13 +29,18 @@ class Operations(pyfuse3.Operations):
         beside: DoBeside = at_once,
         remember: Callable[[Listing], None] = lambda _: None,
         abridge: Callable[[], bool] = lambda: False,
+        give: Callable[[int, bytes], bool] = lambda _ino, _content: False,
     ) -> None:
-        """What is said in answers beside: *remember* and *abridge* are of `Waiting`."""
+        """What the kernel is told besides: *remember* and *abridge* are of `Waiting`.
+
+        *give* lets it have the content of a file; whether it has it then.
+        """
         super().__init__()
         self._fs = filesystem
         self.beside = beside
         self._remember = remember
         self._abridge = abridge
+        self._give = give
 
     @reply
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
@@ -114,7 +119,10 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> pyfuse3.FileInfo:
-        return _file_info(self._fs.open(inode, flags, caller(ctx)))
+        opened = self._fs.open(inode, flags, caller(ctx))
+        if opened.content is not None and self._give(inode, opened.content):
+            opened = opened._replace(keep_cache=True)
+        return _file_info(opened)
 
     @reply
     def create(

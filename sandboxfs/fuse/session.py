@@ -41,7 +41,7 @@ class _Served(Operations):
     """Tells when the kernel has answered the mount."""
 
     def __init__(self, filesystem: Filesystem, waiting: Waiting, ready: Callable[[], None]) -> None:
-        super().__init__(filesystem, waiting.beside, waiting.remember, waiting.abridge)
+        super().__init__(filesystem, waiting.beside, waiting.remember, waiting.abridge, _give)
         self._ready = ready
 
     def init(self) -> None:
@@ -85,6 +85,22 @@ def _tell(message: Callable[[], None]) -> None:
             # ENOENT: the kernel does not have it.
             with suppress(OSError):
                 message()
+
+
+def _give(ino: int, content: bytes) -> bool:
+    """Let the kernel have the content of a file that nobody has open yet; whether it has it then.
+
+    On the serving thread: it waits for nobody, because nobody reads a file that is not open.
+    """
+    if not _telling.acquire(blocking=False):
+        return False
+    try:
+        pyfuse3.notify_store(InodeT(ino), 0, content)
+    except OSError:
+        return False
+    finally:
+        _telling.release()
+    return True
 
 
 def _expire(parent: int, name: bytes) -> None:

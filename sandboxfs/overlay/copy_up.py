@@ -19,7 +19,7 @@ from sandboxfs.layers.hostobject import Held, HostObject, Named
 from sandboxfs.overlay.ahead import Ahead, Copier
 from sandboxfs.overlay.later import Beside
 from sandboxfs.overlay.merge import Merge
-from sandboxfs.overlay.node import Directory, Node, fingerprint
+from sandboxfs.overlay.node import OUTDATED, Directory, Node, fingerprint
 from sandboxfs.overlay.noting import Noting
 from sandboxfs.overlay.stack import by_its_name, host_error, stale
 
@@ -239,7 +239,8 @@ class CopyUp:
 
 def _replaced(node: Node, copied: os.stat_result, made: os.stat_result, read_fd: int) -> None:
     """Note that a node is its copy from now on, which those who have it open read through *read_fd*."""
-    node.stamp = fingerprint(made) if node.stamp == fingerprint(copied) else None
+    if node.stamp is not None:
+        node.stamp = fingerprint(made) if node.stamp == fingerprint(copied) else OUTDATED
     node.upper = True
     node.host_dev, node.host_ino = made.st_dev, made.st_ino
     if node.opened is not None:

@@ -15,7 +15,7 @@ from sandboxfs.layers.hostdir import unlocked
 from sandboxfs.overlay.copy_up import CopyUp, open_lower, open_readable
 from sandboxfs.overlay.filesystem import Caller, Opened
 from sandboxfs.overlay.later import Beside
-from sandboxfs.overlay.node import Node, OpenFile, fingerprint
+from sandboxfs.overlay.node import OUTDATED, Node, OpenFile, fingerprint
 from sandboxfs.overlay.stack import host_error, stale
 from sandboxfs.overlay.syncing import Syncs
 
@@ -24,6 +24,10 @@ _READ_WRITE = os.O_RDWR
 _NOT_NOW = {errno.EAGAIN, errno.EOPNOTSUPP}
 # Smaller answers are copied at once: they may be kept.
 _WORTH_A_VIEW = 1 << 14
+# What is no larger is given to the kernel when it is first opened: most files are then read to their end.
+_SMALL = 1 << 16
+# Stamps by which the kernel has nothing to keep.
+_NO_GOOD = None, OUTDATED
 # The stamp of an upper file, at which nobody looks.
 _WHATEVER_IT_IS = 0, 0, 0
 _SET_ID = stat.S_ISUID | stat.S_ISGID
@@ -84,9 +88,12 @@ class Files:
         status = self._checked(node, file)
         stamp = fingerprint(status)
         # Pages of an upper file are right whatever its times: only the kernel writes it.
-        keep_cache = node.stamp is not None and (node.upper or node.stamp == stamp)
+        keep_cache = node.stamp not in _NO_GOOD and (node.upper or node.stamp == stamp)
+        content = None
+        if node.stamp is None and node.opened is None and not writes:
+            content = _at_hand(file.read_fd, status.st_size)
         node.stamp = stamp
-        return Opened(self._add(node, file, flags, caller), keep_cache)
+        return Opened(self._add(node, file, flags, caller), keep_cache, content=content)
 
     def opened_new(self, node: Node, fd: int, flags: int, caller: Caller) -> Opened:
         """Register the file that was just created with the read-write descriptor *fd*."""
@@ -195,7 +202,7 @@ class Files:
         file.close()
         file.read_fd = fd
         # The kernel's pages are of what it was.
-        node.stamp = None
+        node.stamp = OUTDATED
         return True
 
     def written(self) -> list[Node]:
@@ -259,6 +266,18 @@ class Files:
         if node.opened is None:
             file.close()
         raise stale()
+
+
+def _at_hand(fd: int, size: int) -> bytes | None:
+    """All that is in a small file, unless the disk would have to be waited for."""
+    if not 0 < size <= _SMALL:
+        return None
+    content = bytearray(size)
+    try:
+        count = os.preadv(fd, [content], 0, os.RWF_NOWAIT)
+    except OSError:
+        return None
+    return bytes(content) if count == size else None
 
 
 def _reading(fd: int, offset: int, size: int) -> Callable[[], bytes]:

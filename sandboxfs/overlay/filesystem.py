@@ -59,11 +59,16 @@ class Entry(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An open file. *keep_cache*: the pages that the kernel holds are still right; *direct*: cache none."""
+    """An open file. *keep_cache*: the pages that the kernel holds are still right; *direct*: cache none.
+
+    *content* is all that is in it, where that is little, at hand, and not known to the kernel: given along,
+    it need not be asked for.
+    """
 
     handle: int
     keep_cache: bool
     direct: bool = False
+    content: bytes | None = None
 
 
 class Seen(NamedTuple):

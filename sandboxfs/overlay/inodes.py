@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from sandboxfs.overlay.filesystem import ROOT_INODE
-from sandboxfs.overlay.node import Directory, Found, Node
+from sandboxfs.overlay.node import OUTDATED, Directory, Found, Node
 from sandboxfs.overlay.numbers import Numbers
 
 
@@ -156,7 +156,7 @@ class Inodes:
         node.upper, node.layer, node.indexed = found.upper, found.layer, found.indexed
         node.host_dev, node.host_ino = found.stat.st_dev, found.stat.st_ino
         node.gone = None
-        node.stamp = None
+        node.stamp = None if node.stamp is None else OUTDATED
 
     def _forget_number(self, node: Node) -> None:
         if self._renumbered.get(node.number) == node.ino:

@@ -18,6 +18,10 @@ def fingerprint(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
+OUTDATED = -1, -1, -1
+"""The stamp of a file of which the kernel may hold pages, none of them right."""
+
+
 class LowerPart:
     """One lower directory that a directory of the view is merged from."""
 
@@ -77,7 +81,7 @@ class Node:
 
     *layer* is the lower layer it lives in, unless *upper*. *host_dev* and *host_ino* say which host object
     it is, so that another one that took its name is noticed. *gone* holds the last status of a node without
-    a name.
+    a name. *stamp* is the fingerprint of what the kernel's pages hold; None until it is first opened.
     """
 
     __slots__ = (

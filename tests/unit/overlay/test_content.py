@@ -1,0 +1,118 @@
+"""Is a small file given along when it is first opened, and never what the kernel may know better?"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Opened
+from sandboxfs.overlay.overlay import Overlay, OverlayPaths
+from tests.support.tree import Tree, build
+
+TREE: Tree = {"small": "text", "empty": "", "largest": "x" * (1 << 16), "larger": "x" * ((1 << 16) + 1)}
+
+
+class Opening:
+    """An overlay whose files are opened by name."""
+
+    def __init__(self, place: Path) -> None:
+        self.workspace = build(place / "workspace", TREE)
+        parts = [place / name for name in ("upper", "work", "index")]
+        for part in parts:
+            part.mkdir()
+        self.fs = Overlay(OverlayPaths([self.workspace], *parts))
+
+    def ino(self, name: str) -> int:
+        entry = self.fs.lookup(ROOT_INODE, name.encode())
+        assert entry is not None
+        return entry.ino
+
+    def open(self, name: str, flags: int = os.O_RDONLY) -> Opened:
+        return self.fs.open(self.ino(name), flags, ANYBODY)
+
+    def once(self, name: str, flags: int = os.O_RDONLY) -> Opened:
+        opened = self.open(name, flags)
+        self.fs.release(opened.handle)
+        return opened
+
+
+@pytest.fixture
+def opening(tmp_path: Path) -> Iterator[Opening]:
+    umask = os.umask(0)
+    made = Opening(tmp_path)
+    yield made
+    made.fs.close()
+    os.umask(umask)
+
+
+def test_the_first_opening_gives_all_that_is_in_the_file(opening: Opening) -> None:
+    assert opening.once("small").content == b"text"
+    assert opening.once("largest").content == b"x" * (1 << 16)
+
+
+def test_an_empty_and_a_large_file_are_not_given(opening: Opening) -> None:
+    assert opening.once("empty").content is None
+    assert opening.once("larger").content is None
+
+
+def test_a_later_opening_gives_nothing_and_lets_the_kernel_keep_what_it_has(opening: Opening) -> None:
+    opening.once("small")
+    again = opening.once("small")
+    assert again.content is None
+    assert again.keep_cache
+
+
+def test_who_opens_it_while_it_is_open_gets_nothing(opening: Opening) -> None:
+    first = opening.open("small")
+    assert opening.once("small").content is None
+    opening.fs.release(first.handle)
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC])
+def test_who_is_going_to_change_it_gets_nothing(opening: Opening, flags: int) -> None:
+    assert opening.once("small", flags).content is None
+
+
+def test_a_file_that_was_copied_up_before_it_was_opened_is_given(opening: Opening) -> None:
+    opening.fs.setattr(opening.ino("small"), AttributeChange(mode=0o600), None, ANYBODY)
+    assert opening.once("small").content == b"text"
+
+
+def test_a_file_that_the_host_changed_is_not_given_to_a_kernel_that_has_old_pages(opening: Opening) -> None:
+    opening.once("small")
+    (opening.workspace / "small").write_text("something else")
+    changed = opening.once("small")
+    assert changed.content is None
+    assert not changed.keep_cache
+
+
+def test_a_file_that_the_host_changed_before_its_copy_is_not_kept_and_not_given(opening: Opening) -> None:
+    opening.once("small")
+    (opening.workspace / "small").write_text("something else")
+    opening.fs.setattr(opening.ino("small"), AttributeChange(mode=0o600), None, ANYBODY)
+    copied = opening.once("small")
+    assert copied.content is None
+    assert not copied.keep_cache
+
+
+def test_a_new_file_is_the_kernels_own_to_keep(opening: Opening) -> None:
+    opened, _ = opening.fs.create(ROOT_INODE, b"new", 0o644, os.O_RDWR, ANYBODY)
+    opening.fs.write(opened.handle, 0, b"written")
+    opening.fs.release(opened.handle)
+    again = opening.once("new")
+    assert again.content is None
+    assert again.keep_cache
+
+
+def test_what_is_not_at_hand_is_not_waited_for(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_now(*_: object) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "preadv", not_now)
+    assert opening.once("small").content is None
+
+
+def test_what_is_only_partly_at_hand_is_not_given(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "preadv", lambda *_: 2)
+    assert opening.once("small").content is None
