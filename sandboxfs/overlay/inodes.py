@@ -137,6 +137,30 @@ class Inodes:
             self._move(node, parent, name)
         return node
 
+    def place_plainly(
+        self, number: int, parent: Directory, name: bytes, status: os.stat_result, layer: int
+    ) -> Node | None:
+        """The node of a lower file with one link, made when there is none; None where it takes `place`."""
+        node = self._nodes.get(number)
+        if node is None:
+            if number in self._renumbered:
+                return None
+            node = Node(number, stat.S_IFREG, parent, name)
+            node.layer = layer
+            node.host_dev, node.host_ino = status.st_dev, status.st_ino
+            self._nodes[number] = node
+            return node
+        if (
+            node.parent is parent
+            and node.name == name
+            and not node.upper
+            and node.gone is None
+            and not node.indexed
+            and node.stands_for(status)
+        ):
+            return node
+        return None
+
     def _move(self, node: Node, parent: Directory, name: bytes) -> None:
         if node.parent is parent and node.name == name:
             return

@@ -150,14 +150,11 @@ class Listings:
         if name == b"..":
             return self._attributes.entry(directory.parent or directory)
         try:
-            found = self._merge.find(directory, name)
+            found = self._merge.look(directory, name)
         except OSError:
             # It changed under the listing, or may not be looked at; a lookup says why.
             return None
-        if found is None:
-            return None
-        node = self._merge.node_of(directory, name, found)
-        return self._attributes.entry(node, found.stat)
+        return None if found is None else self._attributes.entry(*found)
 
     def sync(self, handle: int) -> None:
         directory, _ = self._open[handle]

@@ -67,6 +67,34 @@ class Merge:
 
     # Finding
 
+    def look(self, parent: Directory, name: bytes) -> tuple[Node, os.stat_result] | None:
+        """The node of the entry *name* of the view and the status of its host object; None without any."""
+        part = self._alone(parent)
+        if part is not None and not is_temporary(name):
+            # Nearly all that is ever looked at: a file of the workspace, and no other layer to ask.
+            status = self.fds.lower(part).stat(name)
+            if status is None:
+                return None
+            if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_dev == part.dev:
+                number = self.numbers.of_lower(status)
+                node = self.inodes.place_plainly(number, parent, name, status, part.layer)
+                if node is not None:
+                    return node, status
+        found = self.find(parent, name)
+        return None if found is None else (self.node_of(parent, name, found), found.stat)
+
+    def _alone(self, directory: Directory) -> LowerPart | None:
+        """The workspace's part of a directory, if that is all that there is."""
+        lowers = directory.lowers
+        if (
+            directory.upper
+            or directory.masks is not None
+            or len(lowers) != 1
+            or self._marked[lowers[0].layer]
+        ):
+            return None
+        return lowers[0]
+
     def find(self, parent: Directory, name: bytes) -> Found | None:
         """The entry *name* of the view, or None."""
         if parent.masks is not None and name in parent.masks:

@@ -90,13 +90,15 @@ class Overlay:
     def lookup(self, parent: int, name: bytes, caller: Caller = ANYBODY) -> Entry | None:
         directory = self._inodes.directory(parent)
         self._watching.need(directory)
-        found = self._merge.find(directory, name)
+        found = self._merge.look(directory, name)
         if found is None:
             if directory.noticed:
                 _note_absence(directory, name)
             return None
         directory.tell(1)
-        return self._counted(self._merge.node_of(directory, name, found), found)
+        node, status = found
+        self._inodes.remember(node)
+        return self._attributes.entry(node, status)
 
     def absence_lasts(self, parent: int) -> bool:
         """Whether a name that *parent* does not have cannot appear unnoticed."""
