@@ -293,7 +293,8 @@ ASKING: dict[str, Callable[[Path], object]] = {
     "rename": lambda view: (view / "file").rename(view / "renamed"),
     "open": lambda view: (view / "file").read_bytes(),
     "create": lambda view: (view / "new").write_bytes(b"new"),
-    "read": lambda view: (view / "file").read_bytes(),
+    # Small files are given along when they are opened.
+    "read": lambda view: (view / "large").read_bytes(),
     "write": lambda view: (view / "file").write_bytes(b"new"),
     "opendir": list_directory,
     "readdir": list_directory,
@@ -308,7 +309,7 @@ ASKING: dict[str, Callable[[Path], object]] = {
 def test_a_bug_in_a_handler_gives_that_caller_eio_and_a_traceback_and_the_mount_lives(
     mount: Mount, order: Path
 ) -> None:
-    sandbox = mount({"file": "text", "link": Symlink("file"), "hollow/": ""})
+    sandbox = mount({"file": "text", "large": "x" * SIZE, "link": Symlink("file"), "hollow/": ""})
     for verb, action in ASKING.items():
         (sandbox.root / "file").stat()
         (sandbox.root / "hollow").stat()
