@@ -12,6 +12,8 @@ from threading import Lock
 
 LARGEST = 1 << 16
 """No request and no answer that takes the detour may be larger."""
+# What the kernel counts beside the bytes of a message.
+_OVERHEAD = 1 << 12
 
 
 class Detour:
@@ -27,11 +29,17 @@ class Detour:
         self._kernel = os.dup(device)
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
+        self._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST)
         self._complete: Callable[[bytes], bytes] | None = None
 
     @property
     def taken(self) -> bool:
         return self._complete is not None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the largest answer fits, which is for the system to grant; small ones always do."""
+        return self._theirs.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > LARGEST + _OVERHEAD
 
     def receive(self) -> bytes:
         """Take the kernel's next request, instead of libfuse."""

@@ -6,6 +6,7 @@ pyfuse3 keeps its session in module globals, so a process serves one mount in it
 import errno
 import logging
 import os
+import re
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -92,7 +93,7 @@ def _give(ino: int, content: bytes) -> bool:
 
     On the serving thread: it waits for nobody, because nobody reads a file that is not open.
     """
-    if not _telling.acquire(blocking=False):
+    if not _stores_well() or not _telling.acquire(blocking=False):
         return False
     try:
         pyfuse3.notify_store(InodeT(ino), 0, content)
@@ -101,6 +102,13 @@ def _give(ino: int, content: bytes) -> bool:
     finally:
         _telling.release()
     return True
+
+
+@cache
+def _stores_well() -> bool:
+    """Whether the kernel clears what follows a file's end in its last page: those before 6.11 may not."""
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (6, 11)
 
 
 def _expire(parent: int, name: bytes) -> None:

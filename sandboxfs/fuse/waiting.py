@@ -152,7 +152,7 @@ class Waiting:
 
         Whether that can be done; otherwise nothing may be only mentioned.
         """
-        return self._detour is not None and self._detour.take(abridged)
+        return self._detour is not None and self._detour.is_wide and self._detour.take(abridged)
 
     def _greet(self, detour: Detour) -> None:
         """Have libfuse find the kernel's greeting, and its answer completed."""

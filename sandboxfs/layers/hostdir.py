@@ -24,7 +24,10 @@ _NO_SUCH_RENAME = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class HostDir:
-    """A directory of the host, held by descriptor."""
+    """A directory of the host, held by descriptor, until it is closed or nobody has it any more.
+
+    Closed, it is no directory: never the one that gets its descriptor's number next.
+    """
 
     __slots__ = ("fd",)
 
@@ -37,7 +40,11 @@ class HostDir:
         return cls(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def close(self) -> None:
-        os.close(self.fd)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
 
     def __enter__(self) -> "HostDir":
         return self

@@ -59,10 +59,12 @@ class Held:
     looking at a directory as `.` would need permission to search it.
     """
 
-    __slots__ = ("_path",)
+    __slots__ = ("_owner", "_path")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, owner: HostDir | None = None) -> None:
+        """*owner* keeps *fd* open, and is kept."""
         self._path = b"/proc/self/fd/%d" % fd
+        self._owner = owner
 
     def chmod(self, mode: int) -> None:
         os.chmod(self._path, mode)

@@ -169,6 +169,6 @@ class Attributes:
             return Named(*self._copy_up.location(node))
         if node.gone is not None or node.sealed is not None:
             raise host_error(errno.ENODATA)
-        if node.upper:
-            return Held(self._merge.fds.upper(node).fd)
-        return Held(self._merge.fds.lower(node.lowers[0]).fd)
+        fds = self._merge.fds
+        directory = fds.upper(node) if node.upper else fds.lower(node.lowers[0])
+        return Held(directory.fd, directory)

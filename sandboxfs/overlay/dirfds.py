@@ -23,7 +23,7 @@ class DirectoryFds:
         self._recent: OrderedDict[Directory | LowerPart, None] = OrderedDict()
 
     def upper(self, directory: Directory) -> HostDir:
-        """The upper part, which must exist. Good until many other directories have been used."""
+        """The upper part, which must exist."""
         held = directory.held
         if held is not None:
             self._recent.move_to_end(directory)
@@ -69,17 +69,12 @@ class DirectoryFds:
         holder.held = opened
         self._recent[holder] = None
         if len(self._recent) > self._limit:
+            # Closed as soon as nobody uses it: whoever has it may be in the middle of something.
             oldest, _ = self._recent.popitem(last=False)
-            _close(oldest)
+            oldest.held = None
         return opened
 
     def _drop(self, holder: Directory | LowerPart) -> None:
         if holder.held is not None:
             self._recent.pop(holder, None)
-            _close(holder)
-
-
-def _close(holder: Directory | LowerPart) -> None:
-    if holder.held is not None:
-        holder.held.close()
-        holder.held = None
+            holder.held = None

@@ -168,9 +168,10 @@ class Files:
             if opened.node.gone is not None:
                 # The last look at a file without a name, for a descriptor that outlives the handle.
                 opened.node.gone = os.fstat(file.fd)
-            elif opened.node.upper and opened.node.stamp is None:
-                # The kernel's pages hold what was read and written through it.
-                opened.node.stamp = _WHATEVER_IT_IS
+            if opened.node.stamp is None:
+                # A file that was made here: the kernel's pages hold what was written, as long as it is there.
+                is_there = opened.node.upper and opened.node.gone is None
+                opened.node.stamp = _WHATEVER_IT_IS if is_there else OUTDATED
             file.close()
             opened.node.opened = None
 

@@ -180,7 +180,8 @@ class Inodes:
         node.upper, node.layer, node.indexed = found.upper, found.layer, found.indexed
         node.host_dev, node.host_ino = found.stat.st_dev, found.stat.st_ino
         node.gone = None
-        node.stamp = None if node.stamp is None else OUTDATED
+        if node.stamp is not None or node.opened is not None:
+            node.stamp = OUTDATED
 
     def _forget_number(self, node: Node) -> None:
         if self._renumbered.get(node.number) == node.ino:

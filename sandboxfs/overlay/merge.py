@@ -300,7 +300,7 @@ class Merge:
                 if self.stack.whiteouts.covers(directory, name, status):
                     whiteouts.add(name)
                     continue
-            seen[name] = 0 if marked or not entry.is_file(follow_symlinks=False) else entry.inode()
+            seen[name] = 0 if marked else _file_number(entry)
         hidden |= whiteouts
 
     # Setting up
@@ -330,6 +330,14 @@ class Merge:
         for part in parts:
             masks |= self.stack.masks.in_directory(part.dev, part.ino)
         return masks or None
+
+
+def _file_number(entry: "os.DirEntry[str]") -> int:
+    """The host number of a listed file; 0 for anything else, and for what cannot be looked at."""
+    try:
+        return entry.inode() if entry.is_file(follow_symlinks=False) else 0
+    except OSError:
+        return 0
 
 
 def ancestors(directory: Directory | None) -> Iterator[Directory]:

@@ -87,13 +87,12 @@ class Rename:
         """Rename a file made in the sandbox to a free name, where there are no layers to think of."""
         if not parent.only_upper or not new_parent.only_upper:
             return False
-        source, target = self._merge.fds.upper(parent), self._merge.fds.upper(new_parent)
-        made = self._merge.made_here(source, name)
-        if made is None or target.stat(new_name) is not None:
+        made = self._merge.made_here(self._merge.fds.upper(parent), name)
+        if made is None or self._merge.fds.upper(new_parent).stat(new_name) is not None:
             return False
         node, _ = made
         approve(Seen(node.ino, is_dir=False), None)
-        source.rename(name, target, new_name)
+        self._merge.fds.upper(parent).rename(name, self._merge.fds.upper(new_parent), new_name)
         node.move((parent, name), new_parent, new_name)
         return True
 

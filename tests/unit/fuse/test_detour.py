@@ -10,7 +10,7 @@ from threading import Lock
 
 import pytest
 
-from sandboxfs.fuse.detour import Detour
+from sandboxfs.fuse.detour import LARGEST, Detour
 
 
 class Device:
@@ -86,3 +86,16 @@ def test_closing_passes_the_last_answer_on() -> None:
         os.write(end.fileno(), b"last")
         detour.close()
         assert kernel.recv(1000) == b"LAST"
+
+
+def test_the_largest_answer_takes_the_detour_whole(device: Device) -> None:
+    assert device.detour.is_wide
+    assert device.detour.take(bytes.upper)
+    os.write(device.fd, b"x" * LARGEST)
+    device.detour.leave()
+    assert device.kernel.recv(2 * LARGEST) == b"X" * LARGEST
+
+
+def test_a_detour_that_is_granted_little_room_says_so(device: Device) -> None:
+    device.detour._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
+    assert not device.detour.is_wide
