@@ -2,7 +2,7 @@
 
 `reply` is the only error boundary: pyfuse3 lets any exception but FUSEError end its main loop, and the
 mount with it, so whatever else a handler raises becomes EIO and a traceback in the log, and the mount lives
-on.
+on. Where there is no answer, not even FUSEError may come through: `no_reply`.
 """
 
 import errno
@@ -66,6 +66,21 @@ def reply(
             raise pyfuse3.FUSEError(errno.EIO) from None
 
     return answered
+
+
+def no_reply(
+    handler: Callable[Concatenate[S, P], None],
+) -> Callable[Concatenate[S, P], Coroutine[None, None, None]]:
+    """Make a plain method the coroutine of an operation that has no answer, and so no error either."""
+
+    @functools.wraps(handler)
+    async def done(self: S, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            handler(self, *args, **kwargs)
+        except Exception:
+            log.exception("bug in %s; nobody is told", handler.__name__)
+
+    return done
 
 
 async def _answer_later(serving: _Serves, later: Later, again: Callable[[], T]) -> T:

@@ -10,7 +10,7 @@ from pyfuse3 import FileHandleT, FileNameT, InodeT, ModeT, RequestContext, XAttr
 
 from sandboxfs.fuse import convert
 from sandboxfs.fuse.completing import MOST_ABRIDGED
-from sandboxfs.fuse.convert import DoBeside, at_once, attributes, caller, listed, reply
+from sandboxfs.fuse.convert import DoBeside, at_once, attributes, caller, listed, no_reply, reply
 from sandboxfs.overlay.filesystem import Filesystem, Listing, Opened
 
 SETXATTR_ANYHOW = 0
@@ -49,7 +49,7 @@ class Operations(pyfuse3.Operations):
             return convert.absent(lasting=self._fs.absence_lasts(parent_inode))
         return attributes(entry)
 
-    @reply
+    @no_reply
     def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         for inode, count in inode_list:
             self._fs.forget(inode, count)
