@@ -1,14 +1,14 @@
 """What does the audit log say, in which order, and while it is still being written?
 
-Reads all files of a log, oldest first. Files are opened newest first and told apart by identity, so that a
-rotation in between neither hides nor repeats one. Damaged lines are passed on as they are: what to do about
-them is for the caller to say.
+Reads all files of a log, oldest first. They are told apart by identity, and opened again when some were put
+aside in between, so that a rotation neither hides nor repeats one. Damaged lines are passed on as they are:
+what to do about them is for the caller to say.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -62,6 +62,25 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 def _open_newer(path: Path, than: tuple[int, int] | None) -> list[_OpenFile]:
     """Open the files newer than the one with the identity *than*, oldest first."""
+    while True:
+        before = _identities(path)
+        opened = _open_once(path, than)
+        if _identities(path) == before:
+            return opened
+        for one in opened:
+            one.stream.close()
+
+
+def _identities(path: Path) -> list[tuple[int, int]]:
+    """The files that there are, by which a rotation is noticed."""
+    found = []
+    for place in kept_files(path):
+        with suppress(FileNotFoundError):
+            found.append(_identity(place.stat()))
+    return found
+
+
+def _open_once(path: Path, than: tuple[int, int] | None) -> list[_OpenFile]:
     opened: list[_OpenFile] = []
     for place in kept_files(path):
         try:
