@@ -41,18 +41,9 @@ class Rename:
     ) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise host_error(errno.EINVAL)
-        if flags & RENAME_EXCHANGE or not self._renamed_plainly(parent, name, new_parent, new_name, approve):
-            self._rename(parent, name, new_parent, new_name, flags, approve)
-
-    def _rename(
-        self,
-        parent: Directory,
-        name: bytes,
-        new_parent: Directory,
-        new_name: bytes,
-        flags: int,
-        approve: Approve,
-    ) -> None:
+        exchanges = bool(flags & RENAME_EXCHANGE)
+        if not exchanges and self._renamed_plainly(parent, name, new_parent, new_name, approve):
+            return
         source = self._merge.find(parent, name)
         target = self._merge.find(new_parent, new_name)
         node = None if source is None else self._merge.node_of(parent, name, source)
@@ -62,16 +53,13 @@ class Rename:
             if source is None or node is None:
                 raise host_error(errno.ENOENT)
             self._refuse_masked(new_parent, new_name, source, target)
-            if target is not None and flags & RENAME_NOREPLACE:
-                raise host_error(errno.EEXIST)
-            if target is None and flags & RENAME_EXCHANGE:
-                raise host_error(errno.ENOENT)
+            _refuse_by_flags(target, flags)
             if new_parent.gone is not None:
                 raise host_error(errno.ENOENT)
             if other is node:
                 return
             _refuse_loop(node, new_parent)
-            if flags & RENAME_EXCHANGE and other is not None:
+            if exchanges and other is not None:
                 _refuse_loop(other, parent)
                 self._exchange(parent, name, node, new_parent, new_name, other)
             else:
@@ -228,6 +216,13 @@ class Rename:
 
 def _seen(node: Node | None) -> Seen | None:
     return None if node is None else Seen(node.ino, isinstance(node, Directory))
+
+
+def _refuse_by_flags(target: Found | None, flags: int) -> None:
+    if target is not None and flags & RENAME_NOREPLACE:
+        raise host_error(errno.EEXIST)
+    if target is None and flags & RENAME_EXCHANGE:
+        raise host_error(errno.ENOENT)
 
 
 def _refuse_loop(node: Node, new_parent: Directory) -> None:

@@ -79,7 +79,7 @@ def test_many_readers_and_a_writer_of_each_file_see_one_of_its_contents(mount: M
     assert all(read(name) == {"b"} for name in names)
 
 
-def test_a_program_is_run_from_what_was_given(mount: Mount) -> None:
+def test_a_script_that_nobody_opened_before_runs(mount: Mount) -> None:
     sandbox = mount({"script": "#!/bin/sh\necho it runs\n"})
     (sandbox.root / "script").chmod(0o755)
     assert run(sandbox.root / "script", cwd=sandbox.lower) == "it runs\n"
