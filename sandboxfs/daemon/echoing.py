@@ -185,7 +185,7 @@ class Echoes:
             stderr=subprocess.DEVNULL,
             cwd="/",
         )
-        self._view.echoer = self._process.pid
+        self._view.onlooker = self._process.pid
         return self._process
 
 

@@ -15,7 +15,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 import pyfuse3
 
 from sandboxfs.fuse.completing import MENTIONED
-from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry
+from sandboxfs.overlay.filesystem import AttributeChange, Entry
 from sandboxfs.overlay.later import Later
 
 log = logging.getLogger(__name__)
@@ -93,10 +93,6 @@ async def _answer_later(serving: _Serves, later: Later, again: Callable[[], T]) 
         finally:
             later.over()
         later = following
-
-
-def caller(context: pyfuse3.RequestContext) -> Caller:
-    return Caller(context.uid, context.gid, context.pid)
 
 
 def attributes(entry: Entry) -> pyfuse3.EntryAttributes:

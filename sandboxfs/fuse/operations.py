@@ -10,7 +10,7 @@ from pyfuse3 import FileHandleT, FileNameT, InodeT, ModeT, RequestContext, XAttr
 
 from sandboxfs.fuse import convert
 from sandboxfs.fuse.completing import MOST_ABRIDGED
-from sandboxfs.fuse.convert import DoBeside, at_once, attributes, caller, listed, no_reply, reply
+from sandboxfs.fuse.convert import DoBeside, at_once, attributes, listed, no_reply, reply
 from sandboxfs.overlay.filesystem import Filesystem, Listing, Opened
 
 SETXATTR_ANYHOW = 0
@@ -44,7 +44,7 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
-        entry = self._fs.lookup(parent_inode, name, caller(ctx))
+        entry = self._fs.lookup(parent_inode, name, ctx)
         if entry is None:
             return convert.absent(lasting=self._fs.absence_lasts(parent_inode))
         return attributes(entry)
@@ -56,7 +56,7 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def getattr(self, inode: InodeT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.getattr(inode, caller(ctx)))
+        return attributes(self._fs.getattr(inode, ctx))
 
     @reply
     def setattr(
@@ -67,43 +67,43 @@ class Operations(pyfuse3.Operations):
         fh: FileHandleT | None,
         ctx: RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.setattr(inode, convert.change(attr, fields), fh, caller(ctx)))
+        return attributes(self._fs.setattr(inode, convert.change(attr, fields), fh, ctx))
 
     @reply
     def readlink(self, inode: InodeT, ctx: RequestContext) -> FileNameT:
-        return FileNameT(self._fs.readlink(inode, caller(ctx)))
+        return FileNameT(self._fs.readlink(inode, ctx))
 
     @reply
     def mknod(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, rdev: int, ctx: RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.mknod(parent_inode, name, mode, rdev, caller(ctx)))
+        return attributes(self._fs.mknod(parent_inode, name, mode, rdev, ctx))
 
     @reply
     def mkdir(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, ctx: RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.mkdir(parent_inode, name, mode, caller(ctx)))
+        return attributes(self._fs.mkdir(parent_inode, name, mode, ctx))
 
     @reply
     def symlink(
         self, parent_inode: InodeT, name: FileNameT, target: FileNameT, ctx: RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.symlink(parent_inode, name, target, caller(ctx)))
+        return attributes(self._fs.symlink(parent_inode, name, target, ctx))
 
     @reply
     def link(
         self, inode: InodeT, new_parent_inode: InodeT, new_name: FileNameT, ctx: RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return attributes(self._fs.link(inode, new_parent_inode, new_name, caller(ctx)))
+        return attributes(self._fs.link(inode, new_parent_inode, new_name, ctx))
 
     @reply
     def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        self._fs.unlink(parent_inode, name, caller(ctx))
+        self._fs.unlink(parent_inode, name, ctx)
 
     @reply
     def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
-        self._fs.rmdir(parent_inode, name, caller(ctx))
+        self._fs.rmdir(parent_inode, name, ctx)
 
     @reply
     def rename(
@@ -115,11 +115,11 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: RequestContext,
     ) -> None:
-        self._fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags, caller(ctx))
+        self._fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags, ctx)
 
     @reply
     def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> pyfuse3.FileInfo:
-        opened = self._fs.open(inode, flags, caller(ctx))
+        opened = self._fs.open(inode, flags, ctx)
         if opened.content is not None and self._give(inode, opened.content):
             opened = opened._replace(keep_cache=True)
         return _file_info(opened)
@@ -128,7 +128,7 @@ class Operations(pyfuse3.Operations):
     def create(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, flags: int, ctx: RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        opened, entry = self._fs.create(parent_inode, name, mode, flags, caller(ctx))
+        opened, entry = self._fs.create(parent_inode, name, mode, flags, ctx)
         return _file_info(opened), attributes(entry)
 
     @reply
@@ -155,7 +155,7 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        handle = self._fs.opendir(inode, caller(ctx))
+        handle = self._fs.opendir(inode, ctx)
         self._remember(self._fs.listing(inode))
         return FileHandleT(handle)
 
@@ -184,20 +184,20 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def getxattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> bytes:
-        return self._fs.getxattr(inode, name, caller(ctx))
+        return self._fs.getxattr(inode, name, ctx)
 
     @reply
     def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
         # pyfuse3 has dealt with XATTR_CREATE and XATTR_REPLACE by asking getxattr first.
-        self._fs.setxattr(inode, name, value, SETXATTR_ANYHOW, caller(ctx))
+        self._fs.setxattr(inode, name, value, SETXATTR_ANYHOW, ctx)
 
     @reply
     def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[XAttrNameT]:
-        return [XAttrNameT(name) for name in self._fs.listxattr(inode, caller(ctx))]
+        return [XAttrNameT(name) for name in self._fs.listxattr(inode, ctx)]
 
     @reply
     def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
-        self._fs.removexattr(inode, name, caller(ctx))
+        self._fs.removexattr(inode, name, ctx)
 
 
 def _file_info(opened: Opened) -> pyfuse3.FileInfo:

@@ -60,8 +60,8 @@ class Attributes:
         nlink = status.st_nlink
         if node.gone is not None:
             nlink = 0
-        elif node.kind == stat.S_IFDIR:
-            if node.upper and isinstance(node, Directory) and node.lowers:
+        elif isinstance(node, Directory):
+            if node.upper and node.lowers:
                 # As kernel overlayfs does: counting the subdirectories of a merged directory is not worth it.
                 nlink = 1
         elif nlink > 1 or node.indexed:

@@ -18,6 +18,9 @@ from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory, Found, Node
 from sandboxfs.overlay.stack import host_error, stale, swap
 
+NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_RDWR
+_SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
+
 Maker = Callable[[HostDir, bytes], None]
 """Makes an entry at a free name of a host directory."""
 
@@ -67,6 +70,32 @@ class Creation:
         else:
             dressed(upper, name)
         return self._appeared(parent, name)
+
+    def make_plainly(
+        self, parent: Directory, name: bytes, caller: Caller, permissions: int
+    ) -> tuple[Node, os.stat_result, int] | None:
+        """Make a file where there are no layers to think of; None where it takes `make`.
+
+        Gives its node, its status and a read-write descriptor.
+        """
+        if (
+            not parent.only_upper
+            or caller.uid != self._uid
+            or caller.gid != self._gid
+            or permissions & _SPECIAL
+        ):
+            return None
+        try:
+            # Group and all are as the host makes them, which is as they should be.
+            fd = self._merge.fds.upper(parent).open(name, NEW_FILE, permissions)
+        except FileExistsError:
+            return None
+        try:
+            status = os.fstat(fd)
+            return self._merge.made_file(parent, name, status), status, fd
+        except BaseException:
+            os.close(fd)
+            raise
 
     def link(self, node: Node, parent: Directory, name: bytes) -> Found:
         """Give an existing node another name."""

@@ -162,7 +162,12 @@ class Decisions:
         creating: bool = False,
     ) -> State:
         """The state of a name that may be accessed so; raises otherwise."""
-        state = self.child(parent, name, is_dir)
+        state = self._states.get(parent) or self._work_out(parent)
+        if not state.quiet:
+            # As `child` does it, which a call for each change is too many for.
+            state = self._policy.step(state, name, is_dir)
+            if state.asks is not None:
+                state = settle(state, self._workspace_has(parent, name, None))
         if not state.free and not state.decision.mode.allows(access):
             raise self.refusal(op, access, parent, name, state, caller, creating=creating)
         return state
@@ -195,7 +200,7 @@ class Decisions:
         to: bytes | None = None,
     ) -> None:
         """Record a change that was made."""
-        self.journal.record(op, access, self.path(parent, name), to, state.decision, caller, 0)
+        self.journal.record(op, access, self._tree.path_to(parent, name), to, state.decision, caller, 0)
 
     # Asking about an inode
 
@@ -213,8 +218,7 @@ class Decisions:
         self.journal.record(op, access, self._tree.path(ino), None, state.decision, caller, 0)
 
     def path(self, parent: int, name: bytes) -> bytes:
-        above = self._tree.path(parent)
-        return above + b"/" + name if above else name
+        return self._tree.path_to(parent, name)
 
 
 def _hides(policy: Compiled) -> bool:

@@ -1,10 +1,9 @@
-"""Which directories are held open? A bounded number, the most recently used.
+"""Which directories are held open? A bounded number, those opened last.
 
-A directory's descriptors are opened when first needed and closed when many others have been used since or
-the kernel forgets the directory; a tree of any size is walked with the same few descriptors.
+A directory's descriptors are opened when first needed and closed when many others have been opened since or
+the kernel forgets the directory; a tree of any size is walked with the same few descriptors. One that is in
+use all the time is now and then opened again: that costs less than keeping track of who uses what.
 """
-
-from collections import OrderedDict
 
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.overlay.node import Directory, LowerPart
@@ -20,22 +19,16 @@ class DirectoryFds:
         self._upper = upper
         self._lowers = lowers
         self._limit = limit
-        self._recent: OrderedDict[Directory | LowerPart, None] = OrderedDict()
+        self._recent: dict[Directory | LowerPart, None] = {}
 
     def upper(self, directory: Directory) -> HostDir:
         """The upper part, which must exist."""
-        held = directory.held
-        if held is not None:
-            self._recent.move_to_end(directory)
-            return held
-        return self._hold(directory, self._open_upper(directory))
+        return directory.held or self._hold(directory, self._open_upper(directory))
 
     def lower(self, part: LowerPart) -> HostDir:
         """A lower part; ESTALE when the host has put another directory in its place."""
-        held = part.held
-        if held is not None:
-            self._recent.move_to_end(part)
-            return held
+        if part.held is not None:
+            return part.held
         try:
             opened = self._lowers[part.layer].descend(part.path)
         except OSError as error:
@@ -70,7 +63,8 @@ class DirectoryFds:
         self._recent[holder] = None
         if len(self._recent) > self._limit:
             # Closed as soon as nobody uses it: whoever has it may be in the middle of something.
-            oldest, _ = self._recent.popitem(last=False)
+            oldest = next(iter(self._recent))
+            del self._recent[oldest]
             oldest.held = None
         return opened
 

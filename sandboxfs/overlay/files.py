@@ -130,8 +130,7 @@ class Files:
             fd = opened.file.write_fd
         if opened.appends and offset in opened.file.ends:
             # A review has exchanged the file since the kernel last asked for its size.
-            opened.file.ends.remove(offset)
-            opened.file.ends.add(offset + len(data))
+            opened.file.ends = opened.file.ends - {offset} | {offset + len(data)}
             offset = os.fstat(fd).st_size
         written = os.pwrite(fd, data, offset)
         self._syncs.written += written
@@ -199,7 +198,7 @@ class Files:
         if node.gone is None and not node.stands_for(os.fstat(fd)):
             os.close(fd)
             return False
-        file.ends.add(os.fstat(file.fd).st_size)
+        file.ends |= {os.fstat(file.fd).st_size}
         file.close()
         file.read_fd = fd
         # The kernel's pages are of what it was.

@@ -17,15 +17,26 @@ from typing import NamedTuple, Protocol
 ROOT_INODE = 1
 
 
-class Caller(NamedTuple):
+class Caller(Protocol):
     """On whose behalf something is created or opened."""
+
+    @property
+    def uid(self) -> int: ...
+    @property
+    def gid(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+
+
+class Somebody(NamedTuple):
+    """A caller that no request came from."""
 
     uid: int
     gid: int
     pid: int
 
 
-ANYBODY = Caller(0, 0, 0)
+ANYBODY: Caller = Somebody(0, 0, 0)
 """For callers of the core that stand for nobody in particular."""
 
 
@@ -161,6 +172,7 @@ class Tree(Filesystem, Protocol):
     def inodes(self) -> list[int]: ...
     def places(self, ino: int) -> list[tuple[int, bytes]]: ...
     def path(self, ino: int) -> bytes: ...
+    def path_to(self, parent: int, name: bytes) -> bytes: ...
     def is_dir(self, ino: int) -> bool: ...
     def in_workspace(self, parent: int, name: bytes | None, at: bytes | None = None) -> bool: ...
     def has_workspace_directory(self, path: bytes) -> bool: ...

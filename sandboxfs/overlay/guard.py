@@ -78,7 +78,7 @@ class Guard:
 
     def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry | None:
         entry = self._inner.lookup(parent, name, caller)
-        is_dir = _is_dir(entry)
+        is_dir = entry is not None and stat.S_ISDIR(entry.stat.st_mode)
         state = self._decisions.child(parent, name, is_dir)
         if not state.free:
             mode = state.decision.mode
@@ -115,7 +115,8 @@ class Guard:
             if state.decision.mode is Mode.DENY and not state.quiet and self._inner.is_dir(ino):
                 return self._shown(self._inner.getattr(ino, caller))._replace(guarded=True)
             self._check_read("getattr", ino, caller)
-        return self._shown(self._inner.getattr(ino, caller))
+        entry = self._inner.getattr(ino, caller)
+        return self._shown(entry) if self._decisions.hides else entry
 
     def readlink(self, ino: int, caller: Caller) -> bytes:
         self._check_read("readlink", ino, caller)

@@ -47,10 +47,11 @@ class Inodes:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
 
     def directory(self, ino: int) -> Directory:
-        node = self.node(ino)
-        if not isinstance(node, Directory):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return node
+        node = self._nodes.get(ino)
+        if isinstance(node, Directory):
+            return node
+        number = errno.ESTALE if node is None else errno.ENOTDIR
+        raise OSError(number, os.strerror(number))
 
     def nodes(self) -> Iterator[Node]:
         return iter(self._nodes.values())
@@ -143,12 +144,9 @@ class Inodes:
         """The node of a lower file with one link, made when there is none; None where it takes `place`."""
         node = self._nodes.get(number)
         if node is None:
-            if number in self._renumbered:
-                return None
-            node = Node(number, stat.S_IFREG, parent, name)
-            node.layer = layer
-            node.host_dev, node.host_ino = status.st_dev, status.st_ino
-            self._nodes[number] = node
+            node = self.new_file(number, parent, name, status)
+            if node is not None:
+                node.layer = layer
             return node
         if (
             node.parent is parent
@@ -160,6 +158,15 @@ class Inodes:
         ):
             return node
         return None
+
+    def new_file(self, number: int, parent: Directory, name: bytes, status: os.stat_result) -> Node | None:
+        """The new node of a file with one name; None where its number is taken."""
+        if number in self._nodes or number in self._renumbered:
+            return None
+        node = Node(number, stat.S_IFREG, parent, name)
+        node.host_dev, node.host_ino = status.st_dev, status.st_ino
+        self._nodes[number] = node
+        return node
 
     def _move(self, node: Node, parent: Directory, name: bytes) -> None:
         if node.parent is parent and node.name == name:
@@ -200,9 +207,6 @@ class Inodes:
         while ino in self._nodes:
             ino = Numbers.random()
         return ino
-
-    def remember(self, node: Node) -> None:
-        node.lookups += 1
 
     def forget(self, ino: int, count: int) -> bool:
         """Take references back; whether the node went with the last of them."""

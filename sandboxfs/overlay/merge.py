@@ -57,6 +57,15 @@ class Merge:
             self.keep_number(self.fds.upper(parent), name, found)
         return node
 
+    def made_file(self, parent: Directory, name: bytes, status: os.stat_result) -> Node:
+        """The node of a file that was just made in the upper."""
+        number = self.numbers.of_upper(status)
+        node = self.inodes.new_file(number, parent, name, status)
+        if node is None:
+            return self.node_of(parent, name, Found(status, number, upper=True))
+        node.upper = True
+        return node
+
     def keep_number(self, directory: HostDir, name: bytes, found: Found) -> None:
         """Record the number shown for an upper entry, which is not the one its host number gives."""
         mode = found.stat.st_mode

@@ -6,7 +6,6 @@ lies where the lower part of its parent says, wherever the parent has been moved
 """
 
 import os
-import stat
 import time
 from dataclasses import dataclass
 
@@ -20,6 +19,9 @@ def fingerprint(status: os.stat_result) -> tuple[int, int, int]:
 
 OUTDATED = -1, -1, -1
 """The stamp of a file of which the kernel may hold pages, none of them right."""
+
+_NONE: frozenset[int] = frozenset()
+_TYPE = 0o170000
 
 
 class LowerPart:
@@ -55,7 +57,7 @@ class OpenFile:
 
     def __init__(self) -> None:
         self.bare = False
-        self.ends: set[int] = set()
+        self.ends: frozenset[int] = _NONE
         self.read_fd = -1
         self.write_fd = -1
         self.users = 0
@@ -66,9 +68,12 @@ class OpenFile:
         return self.write_fd if self.write_fd >= 0 else self.read_fd
 
     def close(self) -> None:
-        for fd in {self.read_fd, self.write_fd} - {-1}:
-            os.close(fd)
+        reading, writing = self.read_fd, self.write_fd
         self.read_fd = self.write_fd = -1
+        if reading >= 0:
+            os.close(reading)
+        if writing >= 0 and writing != reading:
+            os.close(writing)
         self.bare = False
 
 
@@ -128,7 +133,7 @@ class Node:
         return (
             status.st_ino == self.host_ino
             and status.st_dev == self.host_dev
-            and stat.S_IFMT(status.st_mode) == self.kind
+            and status.st_mode & _TYPE == self.kind
         )
 
     def places(self) -> "list[tuple[Directory, bytes]]":

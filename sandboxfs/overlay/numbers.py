@@ -43,7 +43,8 @@ class Numbers:
         self._tags[dev] = tag << _TAG_SHIFT
 
     def of_lower(self, status: os.stat_result) -> int:
-        return self.of_host(status.st_dev, status.st_ino)
+        ino = status.st_ino
+        return self._tags.get(status.st_dev, 0) | (ino if ino < _LARGEST else _folded(ino))
 
     def of_host(self, dev: int, ino: int) -> int:
         return self._tags.get(dev, 0) | (ino if ino < _LARGEST else _folded(ino))

@@ -9,7 +9,7 @@ from pathlib import Path
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.overlay.attributes import Attributes
 from sandboxfs.overlay.copy_up import CopyUp
-from sandboxfs.overlay.creation import Creation, Maker
+from sandboxfs.overlay.creation import NEW_FILE, Creation, Maker
 from sandboxfs.overlay.files import Files
 from sandboxfs.overlay.filesystem import (
     ANYBODY,
@@ -97,7 +97,7 @@ class Overlay:
             return None
         directory.tell(1)
         node, status = found
-        self._inodes.remember(node)
+        node.lookups += 1
         return self._attributes.entry(node, status)
 
     def absence_lasts(self, parent: int) -> bool:
@@ -106,7 +106,7 @@ class Overlay:
         return directory.noticed and len(directory.absences or ()) < MOST_ABSENCES
 
     def remember(self, ino: int) -> None:
-        self._inodes.remember(self._inodes.node(ino))
+        self._inodes.node(ino).lookups += 1
 
     def forget(self, ino: int, count: int) -> bool:
         """Take references back; whether that was the last."""
@@ -147,12 +147,12 @@ class Overlay:
 
     def path(self, ino: int) -> bytes:
         """The path of an inode in the view, by one of its names; of one without any, its last."""
-        names: list[bytes] = []
-        node: Node | None = self._inodes.node(ino)
-        while node is not None and node.ino != ROOT_INODE:
-            names.append(node.name)
-            node = node.parent
-        return b"/".join(reversed(names))
+        node = self._inodes.node(ino)
+        return _path(node.parent, node.name)
+
+    def path_to(self, parent: int, name: bytes) -> bytes:
+        """The path of a name in a directory."""
+        return _path(self._inodes.directory(parent), name)
 
     def is_dir(self, ino: int) -> bool:
         return isinstance(self._inodes.node(ino), Directory)
@@ -223,16 +223,26 @@ class Overlay:
 
     def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
         directory = self._inodes.directory(parent)
+        made = self._creation.make_plainly(directory, name, caller, stat.S_IMODE(mode))
+        if made is None:
+            return self._create(directory, name, mode, flags, caller)
+        node, status, fd = made
+        node.lookups += 1
+        return self._files.opened_new(node, fd, flags, caller), self._attributes.entry(node, status)
+
+    def _create(
+        self, directory: Directory, name: bytes, mode: int, flags: int, caller: Caller
+    ) -> tuple[Opened, Entry]:
         fds: list[int] = []
         mode = stat.S_IFREG | stat.S_IMODE(mode)
 
         def make(upper: HostDir, at: bytes) -> None:
-            fds.append(upper.open(at, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IMODE(mode)))
+            fds.append(upper.open(at, NEW_FILE, stat.S_IMODE(mode)))
 
         try:
             node, found = self._creation.make(directory, name, caller, mode, make)
         except FileExistsError:
-            return self._open_existing(parent, name, flags, caller)
+            return self._open_existing(directory.ino, name, flags, caller)
         except BaseException:
             for fd in fds:
                 os.close(fd)
@@ -313,12 +323,19 @@ class Overlay:
         return self._counted(node, found)
 
     def _counted(self, node: Node, found: Found) -> Entry:
-        self._inodes.remember(node)
+        node.lookups += 1
         return self._attributes.entry(node, found.stat)
 
 
 def _whatever_it_is(source: Seen | None, target: Seen | None) -> None:
     """Approve."""
+
+
+def _path(above: Directory | None, name: bytes) -> bytes:
+    while above is not None and above.ino != ROOT_INODE:
+        name = above.name + b"/" + name
+        above = above.parent
+    return name
 
 
 def _note_absence(directory: Directory, name: bytes) -> None:

@@ -41,6 +41,8 @@ class Window:
         # Handles count down from far above those of the filesystem behind.
         self._serial = count(_LAST_HANDLE, -1)
         self._made = int(time.time())
+        # A process that may change nothing; no program has this number.
+        self.onlooker = -1
 
     # The virtual part
 
@@ -56,13 +58,19 @@ class Window:
         status = os.stat_result(fields, {**others, "st_blksize": 4096, "st_blocks": 0, "st_rdev": 0})
         return Entry(ino, status, 1, Lasting.LONG, Lasting.LONG)
 
-    def _refuse(self, *inodes: int) -> None:
-        if any(ino >= _DIRECTORY for ino in inodes):
-            raise host_error(errno.EROFS)
+    # What may not be changed, for those who change an inode or a name
 
-    def _refuse_name(self, parent: int, name: bytes) -> None:
-        if parent >= _DIRECTORY or (name == NAME and parent == ROOT_INODE):
+    def _check(self, ino: int, caller: Caller) -> None:
+        if ino >= _DIRECTORY:
             raise host_error(errno.EROFS)
+        if caller.pid == self.onlooker:
+            raise host_error(errno.EPERM)
+
+    def _check_name(self, parent: int, name: bytes, caller: Caller) -> None:
+        if parent >= _DIRECTORY or (parent == ROOT_INODE and name == NAME):
+            raise host_error(errno.EROFS)
+        if caller.pid == self.onlooker:
+            raise host_error(errno.EPERM)
 
     # Looking
 
@@ -104,53 +112,55 @@ class Window:
     # Changing
 
     def setattr(self, ino: int, change: AttributeChange, handle: int | None, caller: Caller) -> Entry:
-        self._refuse(ino)
+        self._check(ino, caller)
         return self._inner.setattr(ino, change, handle, caller)
 
     def setxattr(self, ino: int, name: bytes, value: bytes, flags: int, caller: Caller) -> None:
-        self._refuse(ino)
+        self._check(ino, caller)
         self._inner.setxattr(ino, name, value, flags, caller)
 
     def removexattr(self, ino: int, name: bytes, caller: Caller) -> None:
-        self._refuse(ino)
+        self._check(ino, caller)
         self._inner.removexattr(ino, name, caller)
 
     def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> Entry:
-        self._refuse_name(parent, name)
+        self._check_name(parent, name, caller)
         return self._inner.mknod(parent, name, mode, device, caller)
 
     def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
-        self._refuse_name(parent, name)
+        self._check_name(parent, name, caller)
         return self._inner.mkdir(parent, name, mode, caller)
 
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
-        self._refuse_name(parent, name)
+        self._check_name(parent, name, caller)
         return self._inner.symlink(parent, name, target, caller)
 
     def link(self, ino: int, parent: int, name: bytes, caller: Caller) -> Entry:
-        self._refuse(ino)
-        self._refuse_name(parent, name)
+        self._check(ino, caller)
+        self._check_name(parent, name, caller)
         return self._inner.link(ino, parent, name, caller)
 
     def unlink(self, parent: int, name: bytes, caller: Caller) -> None:
-        self._refuse_name(parent, name)
+        self._check_name(parent, name, caller)
         self._inner.unlink(parent, name, caller)
 
     def rmdir(self, parent: int, name: bytes, caller: Caller) -> None:
-        self._refuse_name(parent, name)
+        self._check_name(parent, name, caller)
         self._inner.rmdir(parent, name, caller)
 
     def rename(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, caller: Caller
     ) -> None:
-        self._refuse_name(parent, name)
-        self._refuse_name(new_parent, new_name)
+        self._check_name(parent, name, caller)
+        self._check_name(new_parent, new_name, caller)
         self._inner.rename(parent, name, new_parent, new_name, flags, caller)
 
     # Files
 
     def open(self, ino: int, flags: int, caller: Caller) -> Opened:
         if ino < _DIRECTORY:
+            if caller.pid == self.onlooker:
+                raise host_error(errno.EPERM)
             return self._inner.open(ino, flags, caller)
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise host_error(errno.EROFS)
@@ -159,7 +169,7 @@ class Window:
         return Opened(handle, keep_cache=False, direct=True)
 
     def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
-        self._refuse_name(parent, name)
+        self._check_name(parent, name, caller)
         return self._inner.create(parent, name, mode, flags, caller)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry
+from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Entry, Somebody
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from tests.support.core_files import CoreDir, CoreFile, fail, shown
 from tests.support.drivers import Name, OpenDir, OpenFile, Sandbox
@@ -39,7 +39,7 @@ class CoreDriver(Sandbox):
         )
         for directory in (self.upper, self.work, self.index, self.baseline):
             directory.mkdir(parents=True)
-        self.caller = Caller(os.getuid(), os.getgid(), os.getpid())
+        self.caller = Somebody(os.getuid(), os.getgid(), os.getpid())
         self.remembers = remembers
         self.references: Counter[int] = Counter()
         self._open: set[OpenFile | OpenDir] = set()

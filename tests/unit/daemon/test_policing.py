@@ -11,7 +11,7 @@ from sandboxfs.daemon.control_peers import Peer
 from sandboxfs.daemon.journal import SessionJournal
 from sandboxfs.daemon.policing import Policing
 from sandboxfs.errors import UsageError
-from sandboxfs.overlay.filesystem import Caller
+from sandboxfs.overlay.filesystem import Somebody
 from sandboxfs.policy.builtin import BUILT_IN
 from sandboxfs.policy.decide import decide
 from sandboxfs.policy.model import Access, Kind, Mode, Policy, Rule, Source
@@ -118,7 +118,7 @@ def test_status_has_the_rules_with_their_hits_and_what_was_counted(
     policing: Policing, workspace: Path
 ) -> None:
     decision = decide(policing.policy, "secrets", root=str(workspace))
-    policing.journal.record("open", Access.WRITE, b"secrets", None, decision, Caller(0, 0, 1), 13)
+    policing.journal.record("open", Access.WRITE, b"secrets", None, decision, Somebody(0, 0, 1), 13)
     answer = ask(policing, "status")
     assert answer["counters"] == {"reads": 0, "writes": 0, "denials": 1}
     assert isinstance(answer["uptime"], float)

@@ -12,10 +12,10 @@ import trio.testing
 
 from sandboxfs.fuse.operations import Operations
 from sandboxfs.overlay.ahead import LARGE
-from sandboxfs.overlay.filesystem import ROOT_INODE, Caller
+from sandboxfs.overlay.filesystem import ROOT_INODE, Somebody
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 
-ME = Caller(os.getuid(), os.getgid(), os.getpid())
+ME = Somebody(os.getuid(), os.getgid(), os.getpid())
 CONTENT = os.urandom(LARGE + 1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.overlay.decisions import Journal
 from sandboxfs.overlay.dirfds import LIMIT, DirectoryFds
-from sandboxfs.overlay.filesystem import ROOT_INODE, Caller
+from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, Somebody
 from sandboxfs.overlay.guard import Guard
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.node import LowerPart
@@ -88,7 +88,7 @@ def test_a_rename_that_takes_long_to_decide_never_reaches_the_workspace(tmp_path
     parts = [tmp_path / name for name in ("upper", "work", "index")]
     for place in parts:
         place.mkdir()
-    me = Caller(os.getuid(), os.getgid(), os.getpid())
+    me = Somebody(os.getuid(), os.getgid(), os.getpid())
     overlay = Overlay(OverlayPaths([workspace], *parts))
     links = LinkGuard(overlay, Silent(), Symlinks.KEEP, os.fsencode(workspace), b"/view")
     guard = Guard(overlay, Compiled(Policy(BUILT_IN), str(workspace)), Silent(), links)

@@ -20,7 +20,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxfs.overlay.decisions import PolicyDenied
-from sandboxfs.overlay.filesystem import ROOT_INODE, Approve, AttributeChange, Caller, Entry, Opened, Seen
+from sandboxfs.overlay.filesystem import (
+    ROOT_INODE,
+    Approve,
+    AttributeChange,
+    Caller,
+    Entry,
+    Opened,
+    Seen,
+    Somebody,
+)
 from sandboxfs.overlay.guard import Guard
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
@@ -33,7 +42,7 @@ from tests.support.tree import Symlink, Tree, build
 from tests.unit.policy.made import policies
 
 READ, WRITE, DELETE = Access.READ, Access.WRITE, Access.DELETE
-ME = Caller(os.getuid(), os.getgid(), os.getpid())
+ME = Somebody(os.getuid(), os.getgid(), os.getpid())
 WORKSPACE = "/workspace"
 DOTS = (b".", b"..")
 MAKING = ("do_mkdir", "do_create", "do_mknod", "do_symlink")
