@@ -77,7 +77,11 @@ class SessionJournal:
         error: int,
     ) -> None:
         rule = decision.rule
-        self._hit(rule)
+        hit = self._hits.get(id(rule))
+        if hit is None:
+            self._hit(rule)
+        else:
+            hit[1][0] += 1
         command = None
         if error:
             self.counters["denials"] += 1

@@ -46,6 +46,9 @@ class Attributes:
         return status
 
     def _directory_status(self, directory: Directory) -> os.stat_result:
+        if directory.held is not None:
+            # Most that are asked for: the kernel asks again after each change in it.
+            return directory.held.own_stat()
         if directory.gone is not None:
             return directory.gone
         if directory.sealed is not None:
@@ -69,7 +72,8 @@ class Attributes:
         # A name of an indexed file may be one that the workspace has, and the host may take away.
         if node.upper and not node.indexed:
             return Entry(node.ino, status, nlink, _LONG, _LONG)
-        if node.parent is None or not node.parent.noticed:
+        parent = node.parent
+        if parent is None or not (parent.steady or parent.noticed):
             return Entry(node.ino, status, nlink, _BRIEFLY, _BRIEFLY)
         return Entry(node.ino, status, nlink, _LONG, self._attributes_last(node, status))
 

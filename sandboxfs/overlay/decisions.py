@@ -185,7 +185,7 @@ class Decisions:
     ) -> PolicyDenied:
         """Record a refused access to a name; the error to raise."""
         number = state.decision.errno(access, creating=creating)
-        path = self.path(parent, name)
+        path = self._tree.path_to(parent, name)
         self.journal.record(op, access, path, None, state.decision, caller, number)
         return PolicyDenied(number, state.decision)
 
@@ -216,9 +216,6 @@ class Decisions:
     def note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
         """Record what was done to an inode."""
         self.journal.record(op, access, self._tree.path(ino), None, state.decision, caller, 0)
-
-    def path(self, parent: int, name: bytes) -> bytes:
-        return self._tree.path_to(parent, name)
 
 
 def _hides(policy: Compiled) -> bool:

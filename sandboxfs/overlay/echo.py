@@ -32,17 +32,13 @@ class Echo(Window):
     # A directory is not even seemingly removed: the kernel would take the inode for dead, and the host may
     # use its number again.
 
-    def setattr(self, ino: int, change: AttributeChange, handle: int | None, caller: Caller) -> Entry:
-        if caller.pid != self.onlooker:
-            return super().setattr(ino, change, handle, caller)
+    def _seem_to_change(self, ino: int, change: AttributeChange, caller: Caller) -> Entry:
         if ino not in self._touched or not _is_echo(change):
             raise host_error(errno.EPERM)
         return self.getattr(ino, caller)
 
-    def unlink(self, parent: int, name: bytes, caller: Caller) -> None:
-        if caller.pid != self.onlooker:
-            super().unlink(parent, name, caller)
-        elif (parent, name) not in self._removed:
+    def _seem_to_remove(self, parent: int, name: bytes) -> None:
+        if (parent, name) not in self._removed:
             raise host_error(errno.EPERM)
 
 

@@ -90,7 +90,7 @@ class Seen(NamedTuple):
 
 
 Approve = Callable[[Seen | None, Seen | None], None]
-"""Told what is at two names, raises unless they may be changed."""
+"""Told what is at two names, raises unless they may be changed; told again, that is what counts."""
 
 
 class Listing(Enum):

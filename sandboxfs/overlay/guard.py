@@ -199,7 +199,7 @@ class Guard:
         entry = self._inner.link(ino, parent, name, caller)
         self._decisions.learn(entry.ino, state, alone=False)
         self._journal.record(
-            "link", WRITE, source, self._decisions.path(parent, name), state.decision, caller, 0
+            "link", WRITE, source, self._inner.path_to(parent, name), state.decision, caller, 0
         )
         return entry
 
@@ -224,18 +224,18 @@ class Guard:
         moves: list[_Move] = []
 
         def approve(source: Seen | None, target: Seen | None) -> None:
-            moves.append(self._check_move(source, parent, name, target, new_parent, new_name, caller))
+            moves[:] = [self._check_move(source, parent, name, target, new_parent, new_name, caller)]
             if flags & RENAME_EXCHANGE:
                 moves.append(self._check_move(target, new_parent, new_name, source, parent, name, caller))
 
-        path = self._decisions.path(parent, name)
+        path = self._inner.path_to(parent, name)
         self._inner.move(parent, name, new_parent, new_name, flags, approve)
         done = moves[0]
         if done.displaces or moves[-1].displaces:
             self._decisions.unlearn_all()
         for ino in done.inodes:
             self._decisions.unlearn(ino)
-        to_path = self._decisions.path(new_parent, new_name)
+        to_path = self._inner.path_to(new_parent, new_name)
         self._journal.record("rename", WRITE, path, to_path, done.state.decision, caller, 0)
 
     def _check_move(
@@ -258,7 +258,7 @@ class Guard:
         inodes = [seen.ino for seen in (source, target) if seen is not None]
         if source is None or not is_dir:
             return _Move(old, inodes, displaces=False)
-        to = self._decisions.path(new_parent, new_name)
+        to = self._inner.path_to(new_parent, new_name)
         refuse_escape(self._inner, self._decisions, source.ino, old, new, to, caller)
         return _Move(old, inodes, displaces=not (old is new and old.quiet))
 
@@ -402,7 +402,7 @@ class Guard:
                     return
                 hidden = state.decision
             if hidden is not None:
-                path = self._decisions.path(parent, name)
+                path = self._inner.path_to(parent, name)
                 self._journal.record("rmdir", DELETE, path, None, hidden, caller, errno.EACCES)
                 raise PolicyDenied(errno.EACCES, hidden)
         finally:

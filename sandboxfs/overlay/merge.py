@@ -78,9 +78,16 @@ class Merge:
 
     def look(self, parent: Directory, name: bytes) -> tuple[Node, os.stat_result] | None:
         """The node of the entry *name* of the view and the status of its host object; None without any."""
-        part = self._alone(parent)
-        if part is not None and not is_temporary(name):
+        lowers = parent.lowers
+        if (
+            len(lowers) == 1
+            and not parent.upper
+            and parent.masks is None
+            and not self._marked[lowers[0].layer]
+            and not is_temporary(name)
+        ):
             # Nearly all that is ever looked at: a file of the workspace, and no other layer to ask.
+            part = lowers[0]
             status = self.fds.lower(part).stat(name)
             if status is None:
                 return None
@@ -91,18 +98,6 @@ class Merge:
                     return node, status
         found = self.find(parent, name)
         return None if found is None else (self.node_of(parent, name, found), found.stat)
-
-    def _alone(self, directory: Directory) -> LowerPart | None:
-        """The workspace's part of a directory, if that is all that there is."""
-        lowers = directory.lowers
-        if (
-            directory.upper
-            or directory.masks is not None
-            or len(lowers) != 1
-            or self._marked[lowers[0].layer]
-        ):
-            return None
-        return lowers[0]
 
     def find(self, parent: Directory, name: bytes) -> Found | None:
         """The entry *name* of the view, or None."""

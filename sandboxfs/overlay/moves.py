@@ -34,7 +34,7 @@ def refuse_escape(
                 after = new if new.quiet else decisions.step(new, ino, name, is_dir, at)
                 if before.decision.mode is not after.decision.mode:
                     strict = before if before.decision.mode.stricter_than(after.decision.mode) else after
-                    raise _refusal(decisions, decisions.path(ino, name), moved, strict, caller)
+                    raise _refusal(decisions, tree.path_to(ino, name), moved, strict, caller)
                 if is_dir:
                     tree.remember(below)
                     held.append(below)

@@ -89,7 +89,8 @@ class Overlay:
 
     def lookup(self, parent: int, name: bytes, caller: Caller = ANYBODY) -> Entry | None:
         directory = self._inodes.directory(parent)
-        self._watching.need(directory)
+        if directory.watches is None:
+            self._watching.need(directory)
         found = self._merge.look(directory, name)
         if found is None:
             if directory.noticed:

@@ -75,12 +75,17 @@ class Rename:
         """Rename a file made in the sandbox to a free name, where there are no layers to think of."""
         if not parent.only_upper or not new_parent.only_upper:
             return False
-        made = self._merge.made_here(self._merge.fds.upper(parent), name)
-        if made is None or self._merge.fds.upper(new_parent).stat(new_name) is not None:
+        upper, new_upper = self._merge.fds.upper(parent), self._merge.fds.upper(new_parent)
+        made = self._merge.made_here(upper, name)
+        if made is None:
             return False
         node, _ = made
         approve(Seen(node.ino, is_dir=False), None)
-        self._merge.fds.upper(parent).rename(name, self._merge.fds.upper(new_parent), new_name)
+        try:
+            # Renaming it is asking whether the new name is free.
+            upper.move(name, new_upper, new_name)
+        except FileExistsError:
+            return False
         node.move((parent, name), new_parent, new_name)
         return True
 

@@ -72,6 +72,14 @@ class Window:
         if caller.pid == self.onlooker:
             raise host_error(errno.EPERM)
 
+    def _seem_to_change(self, ino: int, change: AttributeChange, caller: Caller) -> Entry:
+        """Answer the onlooker, who wants to change an inode."""
+        raise host_error(errno.EPERM)
+
+    def _seem_to_remove(self, parent: int, name: bytes) -> None:
+        """Answer the onlooker, who wants to remove a name."""
+        raise host_error(errno.EPERM)
+
     # Looking
 
     def lookup(self, parent: int, name: bytes, caller: Caller) -> Entry | None:
@@ -112,6 +120,8 @@ class Window:
     # Changing
 
     def setattr(self, ino: int, change: AttributeChange, handle: int | None, caller: Caller) -> Entry:
+        if caller.pid == self.onlooker:
+            return self._seem_to_change(ino, change, caller)
         self._check(ino, caller)
         return self._inner.setattr(ino, change, handle, caller)
 
@@ -141,6 +151,9 @@ class Window:
         return self._inner.link(ino, parent, name, caller)
 
     def unlink(self, parent: int, name: bytes, caller: Caller) -> None:
+        if caller.pid == self.onlooker:
+            self._seem_to_remove(parent, name)
+            return
         self._check_name(parent, name, caller)
         self._inner.unlink(parent, name, caller)
 

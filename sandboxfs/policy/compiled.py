@@ -138,6 +138,8 @@ class Compiled:
         known = (state._directories if is_dir else state._files).get(name)
         if known is not None:
             return known
+        if state._index is None and self._floating.misses(name):
+            return state._below
         return self._first_step(state, name, is_dir)
 
     def _first_step(self, state: State, name: bytes, is_dir: bool) -> State:

@@ -105,17 +105,20 @@ class NameIndex:
         odd = (f"(?:{glob.expression})" for _, glob in self._rest if glob is not None)
         self._odd = re.compile("|".join(odd), re.DOTALL)
 
-    def search(self, name: bytes) -> tuple[int, ...]:
-        """Return the numbers of the globs that match *name*."""
+    def misses(self, name: bytes) -> bool:
+        """Tell at a glance that no glob matches *name*; False where that takes a search."""
         # Every name that is seen for the first time comes here.
-        if (
+        return (
             self.plain
             and name[:_OUTERMOST] not in self._heads
             and name[-_OUTERMOST:] not in self._tails
             and name not in self._literals
-        ):
-            return self._any
-        return self._search(name)
+            and not self._any
+        )
+
+    def search(self, name: bytes) -> tuple[int, ...]:
+        """Return the numbers of the globs that match *name*."""
+        return () if self.misses(name) else self._search(name)
 
     def _search(self, name: bytes) -> tuple[int, ...]:
         hits: list[_Hit] = []
