@@ -10,17 +10,16 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
+
+from sandboxfs.state.audit_commands import Process
 
 _CRC_LENGTH = len(b',"crc":"00000000"}')
 # So many recurring parts of records are remembered.
 _REMEMBERED = 1000
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class RuleLike(Protocol):
@@ -72,13 +71,30 @@ class Chain(NamedTuple):
     seq: int
     prev: str
 
-    def seal(self, time_ns: int, members: str) -> tuple[bytes, "Chain"]:
-        """Write the record with *members* as its own part; return its line and where the log stands then."""
-        seq = self.seq + 1
-        text = f'{{"time":"{timestamp(time_ns)}","seq":{seq},{members},"prev":"{self.prev}"'
-        covered = text.encode("ascii")
-        line = b'%s,"crc":"%08x"}' % (covered, zlib.crc32(covered))
-        return line, Chain(seq, digest(line))
+    def seal(self, records: Iterable[tuple[int, str]]) -> tuple[list[bytes], "Chain"]:
+        """Write records, each given as its time and its own part; their lines, and where the log stands then.
+
+        One loop without calls of ours: this, too, competes with the thread that answers the kernel.
+        """
+        lines = []
+        seq, prev = self
+        second, written = -1, ""
+        for time_ns, members in records:
+            seq += 1
+            seconds, rest = divmod(time_ns, 1_000_000_000)
+            if seconds != second:
+                second, written = seconds, _second(seconds)
+            text = f'{{"time":"{written}.{rest // 1000:06d}Z","seq":{seq},{members},"prev":"{prev}"'
+            covered = text.encode("ascii")
+            line = b'%s,"crc":"%08x"}' % (covered, zlib.crc32(covered))
+            prev = hashlib.sha256(line).hexdigest()
+            lines.append(line)
+        return lines, Chain(seq, prev)
+
+
+_Recurring = tuple[Process, int, str, str, str, bool, int, int]
+"""The parts of a decision that are the same for many; the rule by its identity, because hashing one costs
+more than writing it."""
 
 
 class Wording:
@@ -89,34 +105,28 @@ class Wording:
     """
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[int, str | None, int, str, str], str] = {}
-        # By the rule's identity: hashing one costs more than writing it. It is kept, so that its identity
-        # is not given to another.
-        self._answered: dict[tuple[str, bool, int, int], tuple[RuleLike | None, str]] = {}
+        self._known: dict[_Recurring, tuple[str, str, RuleLike | None]] = {}
 
-    def decided(self, decided: Decided, pid: int, command: str | None) -> str:
-        """Tell of *decided*, made by *command* in the process *pid*."""
+    def decided(self, decided: Decided, process: Process) -> str:
+        """Tell of *decided*, asked for by *process*."""
         _, _, uid, op, access, path, to, decision, allowed, rule, error, _ = decided
-        who = pid, command, uid, op, access
-        asked = self._asked.get(who)
-        if asked is None:
-            asked = _kept(self._asked, who, _asked(*who))
-        how = decision, allowed, id(rule), error
-        answered = self._answered.get(how)
-        if answered is None:
-            answered = _kept(self._answered, how, (rule, _answered(decision, allowed, rule, error)))
-        second = "" if to is None else f'"to":{_path(to)},'
-        return f"{asked}{_path(path)},{second}{answered[1]}"
+        recurring = process, uid, op, access, decision, allowed, id(rule), error
+        known = self._known.get(recurring)
+        if known is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            asked, answered = _asked(process, uid, op, access), _answered(decision, allowed, rule, error)
+            # The rule is kept, so that its identity is not given to another.
+            known = self._known[recurring] = asked, answered, rule
+        quoted = quote(path.decode("utf-8", "surrogateescape"))
+        if to is None:
+            return f"{known[0]}{quoted},{known[1]}"
+        second = quote(to.decode("utf-8", "surrogateescape"))
+        return f'{known[0]}{quoted},"to":{second},{known[1]}'
 
 
-def _kept(known: dict[K, V], key: K, value: V) -> V:
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    known[key] = value
-    return value
-
-
-def _asked(pid: int, command: str | None, uid: int, op: str, access: str) -> str:
+def _asked(process: Process, uid: int, op: str, access: str) -> str:
+    pid, command = process
     program = "null" if command is None else quote(command)
     return f'"pid":{pid},"command":{program},"uid":{uid},"op":{quote(op)},"access":{quote(access)},"path":'
 
@@ -130,10 +140,6 @@ def happened_members(happened: Happened) -> str:
     """Write the part of a record that tells of *happened*."""
     written = json.dumps({"event": happened.event, **happened.details}, default=str, separators=(",", ":"))
     return written[1:-1]
-
-
-def _path(path: bytes) -> str:
-    return quote(path.decode("utf-8", "surrogateescape"))
 
 
 def _rule(rule: RuleLike | None) -> str:

@@ -6,12 +6,11 @@ boundary turns everything into a gap.
 """
 
 import errno
-import itertools
 import logging
 import threading
 import time
 
-from sandboxfs.state.audit_commands import CommandNames
+from sandboxfs.state.audit_commands import CommandNames, Process
 from sandboxfs.state.audit_file import AuditFile, Tail
 from sandboxfs.state.audit_gaps import Gaps
 from sandboxfs.state.audit_record import (
@@ -90,10 +89,8 @@ class Writer:
             self._file.rotate()
             # First in its file: so a reader can tell that what came before was put aside, not cut off.
             self._notes.insert(0, Happened(time.time_ns(), "rotated", {}))
-        lines, chain = [], self._chain
-        for entry in itertools.chain(self._notes, entries):
-            line, chain = chain.seal(entry[0], self._members(entry))
-            lines.append(line)
+        members = self._members
+        lines, chain = self._chain.seal([(entry[0], members(entry)) for entry in [*self._notes, *entries]])
         lines.append(b"")
         self._file.append(b"\n".join(lines))
         self._chain, self._notes = chain, []
@@ -102,9 +99,8 @@ class Writer:
         if isinstance(entry, Happened):
             return happened_members(entry)
         pid, command = entry[1], entry[-1]
-        if command is not None:
-            return self._wording.decided(entry, pid, command)
-        return self._wording.decided(entry, *self.commands.of(pid))
+        process = self.commands.of(pid) if command is None else Process(pid, command)
+        return self._wording.decided(entry, process)
 
     def _give_up(self, error: Exception, lost: list[Decided | Happened]) -> None:
         """Count *lost*; the log goes on, whatever *error* is."""
