@@ -73,6 +73,8 @@ class Waiting:
         # The first request is the kernel's greeting; when the next is waited for, it has been answered.
         self._greets = False
         self._poll = select.poll()
+        # For the signal, which may come while the other is in use.
+        self._glance = select.poll()
         self._others = trio.lowlevel.ParkingLot()
         self._taken = False
         # How many are doing something else, whose end only trio tells.
@@ -102,10 +104,17 @@ class Waiting:
         """Wait for requests on this descriptor."""
         self._device = device
         self._poll.register(device, select.POLLIN)
+        self._glance.register(device, select.POLLIN)
         signal.signal(signal.SIGALRM, self._interrupted)
 
     async def wait(self) -> bool:
         """Wait for a request; False when there will be none any more."""
+        if self._timed and not self._taken and not self._over:
+            # While programs are busy it is there already, and no other task can come in between.
+            if self._detour is not None and self._detour.taken:
+                self._detour.leave()
+            if time.perf_counter() < self._turn and (found := self._poll.poll(0)) and not found[0][1] & _GONE:
+                return True
         while self._taken and not self._over:
             await self._others.park()
         if self._over:
@@ -218,7 +227,7 @@ class Waiting:
         """
         if self._taken or not self._others:
             return
-        if any(events & _GONE for _, events in self._poll.poll(0)):
+        if any(events & _GONE for _, events in self._glance.poll(0)):
             self._over = True
             trio.lowlevel.current_trio_token().run_sync_soon(self._others.unpark_all)
 

@@ -60,13 +60,11 @@ class Attributes:
     def entry(self, node: Node, status: os.stat_result | None = None) -> Entry:
         if status is None:
             status = self.status(node)
+        if isinstance(node, Directory):
+            return self._directory_entry(node, status)
         nlink = status.st_nlink
         if node.gone is not None:
             nlink = 0
-        elif isinstance(node, Directory):
-            if node.upper and node.lowers:
-                # As kernel overlayfs does: counting the subdirectories of a merged directory is not worth it.
-                nlink = 1
         elif nlink > 1 or node.indexed:
             nlink = self._links(node, nlink)
         # A name of an indexed file may be one that the workspace has, and the host may take away.
@@ -75,19 +73,28 @@ class Attributes:
         parent = node.parent
         if parent is None or not (parent.steady or parent.noticed):
             return Entry(node.ino, status, nlink, _BRIEFLY, _BRIEFLY)
-        return Entry(node.ino, status, nlink, _LONG, self._attributes_last(node, status))
+        watched = (
+            # Written through another name, it would change without a word.
+            status.st_nlink == 1
+            and not node.indexed
+            and node.gone is None
+            and (node.opened is None or self._is_in_place(node))
+        )
+        return Entry(node.ino, status, nlink, _LONG, _WATCHED if watched else _BRIEFLY)
 
-    def _attributes_last(self, node: Node, status: os.stat_result) -> Lasting:
-        """How long the attributes of something in a watched lower directory are good."""
-        if isinstance(node, Directory):
-            # What is made and removed in it shows in its times; only its own watch tells.
-            return _LONG if node.steady else _BRIEFLY
-        if status.st_nlink != 1 or node.indexed or node.gone is not None:
-            # Written through another name, it changes without a word.
-            return _BRIEFLY
-        if node.opened is not None and not self._is_in_place(node):
-            return _BRIEFLY
-        return _WATCHED
+    def _directory_entry(self, directory: Directory, status: os.stat_result) -> Entry:
+        nlink = status.st_nlink
+        if directory.gone is not None:
+            nlink = 0
+        elif directory.upper and directory.lowers:
+            # As kernel overlayfs does: counting the subdirectories of a merged directory is not worth it.
+            nlink = 1
+        if directory.upper:
+            return Entry(directory.ino, status, nlink, _LONG, _LONG)
+        if directory.parent is None or not directory.parent.noticed:
+            return Entry(directory.ino, status, nlink, _BRIEFLY, _BRIEFLY)
+        # What is made and removed in it shows in its times; only its own watch tells.
+        return Entry(directory.ino, status, nlink, _LONG, _LONG if directory.steady else _BRIEFLY)
 
     def _is_in_place(self, node: Node) -> bool:
         """Whether an open file is still where it is watched, and not elsewhere since the host moved it."""

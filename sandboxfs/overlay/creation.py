@@ -74,15 +74,15 @@ class Creation:
     def make_plainly(
         self, parent: Directory, name: bytes, caller: Caller, permissions: int
     ) -> tuple[Node, os.stat_result, int] | None:
-        """Make a file where there are no layers to think of; None where it takes `make`.
+        """Make a file where the workspace has nothing; None where it takes `make`.
 
         Gives its node, its status and a read-write descriptor.
         """
         if (
-            not parent.only_upper
-            or caller.uid != self._uid
+            caller.uid != self._uid
             or caller.gid != self._gid
             or permissions & _SPECIAL
+            or not self._merge.is_plain(parent, name)
         ):
             return None
         try:
@@ -178,7 +178,7 @@ class Creation:
     # Removing
 
     def unlink(self, parent: Directory, name: bytes) -> None:
-        if parent.only_upper:
+        if self._merge.is_plain(parent, name):
             upper = self._merge.fds.upper(parent)
             made = self._merge.made_here(upper, name)
             if made is not None:

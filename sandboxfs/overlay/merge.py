@@ -8,6 +8,7 @@ What a commit has in the workspace for a moment is in no view. Nothing here writ
 
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from sandboxfs.overlay.node import Directory, Found, LowerPart, Node
 from sandboxfs.overlay.numbers import Numbers
 from sandboxfs.overlay.stack import Stack
 from sandboxfs.overlay.watching import Watching
+
+_ENCODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 
 class Merge:
@@ -84,11 +87,11 @@ class Merge:
             and not parent.upper
             and parent.masks is None
             and not self._marked[lowers[0].layer]
-            and not is_temporary(name)
+            and (name[:1] != b"." or not is_temporary(name))
         ):
             # Nearly all that is ever looked at: a file of the workspace, and no other layer to ask.
             part = lowers[0]
-            status = self.fds.lower(part).stat(name)
+            status = (part.held or self.fds.lower(part)).stat(name)
             if status is None:
                 return None
             if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_dev == part.dev:
@@ -126,6 +129,14 @@ class Merge:
         if not parent.lowers or (parent.masks is not None and name in parent.masks):
             return False
         return self._lower_entry(parent, name) is not None
+
+    def is_plain(self, parent: Directory, name: bytes) -> bool:
+        """Whether what the upper has at *name* is all that there is to think of."""
+        if not parent.lowers:
+            return parent.only_upper
+        if not parent.upper or (parent.masks is not None and name in parent.masks):
+            return False
+        return self._descend(parent.lowers, name)[1] is None
 
     def upper_has(self, parent: Directory, name: bytes) -> bool:
         """Whether the upper has anything at *name*, a whiteout included."""
@@ -292,10 +303,11 @@ class Merge:
     ) -> None:
         whiteouts = set()
         for entry in directory.entries():
-            name = os.fsencode(entry.name)
+            # What os.fsencode does, in a third of the time.
+            name = entry.name.encode(*_ENCODING)
             if name in hidden or name in seen:
                 continue
-            if not marked and is_temporary(name):
+            if not marked and name[:1] == b"." and is_temporary(name):
                 continue
             if marked and self.stack.whiteouts.may_cover(entry):
                 status = directory.stat(name)

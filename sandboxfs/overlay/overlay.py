@@ -96,7 +96,10 @@ class Overlay:
             if directory.noticed:
                 _note_absence(directory, name)
             return None
-        directory.tell(1)
+        if directory.told:
+            directory.told += 1
+        else:
+            directory.tell(1)
         node, status = found
         node.lookups += 1
         return self._attributes.entry(node, status)

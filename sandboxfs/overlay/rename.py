@@ -72,8 +72,8 @@ class Rename:
     def _renamed_plainly(
         self, parent: Directory, name: bytes, new_parent: Directory, new_name: bytes, approve: Approve
     ) -> bool:
-        """Rename a file made in the sandbox to a free name, where there are no layers to think of."""
-        if not parent.only_upper or not new_parent.only_upper:
+        """Rename a file made in the sandbox to a free name, where the workspace has neither."""
+        if not (self._merge.is_plain(parent, name) and self._merge.is_plain(new_parent, new_name)):
             return False
         upper, new_upper = self._merge.fds.upper(parent), self._merge.fds.upper(new_parent)
         made = self._merge.made_here(upper, name)

@@ -5,6 +5,7 @@ A pipe stands for the device: bytes in it are requests, closing its other end un
 
 import os
 import resource
+import select
 import signal
 from collections.abc import Iterator
 from threading import Lock
@@ -193,6 +194,62 @@ def test_all_tasks_end_when_it_is_unmounted_while_one_reads_a_request(make_devic
 
     trio.run(main)
     assert found == [True, False, False, False, False]
+
+
+class Interrupted:
+    """A poll object that a signal interrupts whenever it is asked; as any other, not one to be asked twice
+    at a time."""
+
+    real = staticmethod(select.poll)
+    asked = 0
+
+    def __init__(self) -> None:
+        self._poll = self.real()
+        self._busy = False
+
+    def register(self, fd: int, events: int) -> None:
+        self._poll.register(fd, events)
+
+    def poll(self, timeout: int) -> list[tuple[int, int]]:
+        if self._busy:
+            raise RuntimeError("concurrent poll() invocation")
+        self._busy = True
+        if Interrupted.asked == 0:
+            # Only the outermost: a signal is not interrupted by its own kind.
+            Interrupted.asked += 1
+            signal.raise_signal(signal.SIGALRM)
+            Interrupted.asked -= 1
+        self._busy = False
+        return self._poll.poll(timeout)
+
+
+def test_requests_are_found_whenever_a_signal_comes(
+    make_device: MakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "poll", Interrupted)
+    device = make_device()
+
+    async def serve() -> None:
+        for _ in range(3):
+            assert await device.waiting.wait()
+            device.answer()
+            device.ask()
+        device.unmount()
+        await device.waiting.wait()
+
+    async def wait_meanwhile() -> None:
+        assert not await device.waiting.wait()
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(wait_meanwhile)
+                await trio.testing.wait_all_tasks_blocked()
+                device.ask()
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize("processors", [1, 2])
