@@ -11,6 +11,7 @@ Answers are completed on their way (see `detour`).
   kernel knows them, and what it knows stays as it is.
 """
 
+import secrets
 import struct
 
 from sandboxfs.fuse.detour import LARGEST
@@ -22,19 +23,21 @@ _REQUEST = struct.Struct("=IIQQIIIHH")
 _ANSWER = struct.Struct("=IiQ")
 _INIT = struct.Struct("=IIII")
 _OPEN = struct.Struct("=QI")
-# fuse_direntplus up to the name: the inode, its generation, times and attributes that do not matter here, the
-# number and position that are listed, the length of the name, its type.
-_ENTRY = struct.Struct("=QQ112xQQII")
-_INODE = struct.Struct("=Q")
+# fuse_direntplus up to the name: it begins with the inode and its generation.
+_ENTRY = 152
+_INODE = 8
 _LONGEST_NAME = 256
 _OPCODE_INIT = 26
 _HANDLE_KILLPRIV_V2 = 1 << 28
 _KEEP_CACHE, _CACHE_DIR = 1 << 1, 1 << 3
 _OF_LISTING = {Listing.ANEW: _CACHE_DIR, Listing.KEPT: _CACHE_DIR | _KEEP_CACHE}
 
-MENTIONED = 1
-"""The generation that marks an entry which is to come without attributes. No other entry has one."""
-MOST_ABRIDGED = LARGEST // (_ENTRY.size + _LONGEST_NAME)
+MENTIONED = secrets.randbits(64)
+"""The generation that marks an entry which is to come without attributes. Nobody can guess it, and have it in
+the name of a file."""
+_MARK = struct.pack("=Q", MENTIONED)
+_NO_INODE = bytes(_INODE) + _MARK
+MOST_ABRIDGED = LARGEST // (_ENTRY + _LONGEST_NAME)
 """So many entries can be in an answer that is abridged, however long their names."""
 
 
@@ -67,17 +70,9 @@ def remembered(answer: bytes, listing: Listing) -> bytes:
 
 def abridged(answer: bytes) -> bytes:
     """The answer to READDIRPLUS, without what is marked as known to the kernel."""
-    if not _is_success(answer, 0):
-        return answer
-    changed = bytearray(answer)
-    at = _ANSWER.size
-    while at + _ENTRY.size <= len(answer):
-        _, generation, _, _, length, _ = _ENTRY.unpack_from(answer, at)
-        if generation == MENTIONED:
-            _INODE.pack_into(changed, at, 0)
-        # Entries begin at multiples of eight.
-        at += _ENTRY.size + (length + 7 & ~7)
-    return bytes(changed)
+    *marked, rest = answer.split(_MARK)
+    # What a mark follows is the number of an inode.
+    return b"".join([*(part[:-_INODE] + _NO_INODE for part in marked), rest])
 
 
 def _is_success(answer: bytes, size: int) -> bool:

@@ -333,15 +333,18 @@ class Guard:
         self, entries: Iterator[tuple[bytes, Entry, int]], ino: int, state: State
     ) -> Iterator[tuple[bytes, Entry, int]]:
         # One request takes it to its end, so *state* stays the directory's.
-        step = self._decisions.step
+        step, learnt = self._decisions.step, self._decisions.learnt
         for name, entry, following in entries:
-            is_dir = stat.S_ISDIR(entry.stat.st_mode)
-            if is_dir:
-                entry = self._shown(entry)
-                if name in _DOTS:
-                    yield name, entry, following
-                    continue
-            found = step(state, ino, name, is_dir)
+            # What is only mentioned is known to the kernel, and so was decided about.
+            found = learnt(entry.ino) if entry.mentioned else None
+            if found is None:
+                is_dir = stat.S_ISDIR(entry.stat.st_mode)
+                if is_dir:
+                    entry = self._shown(entry)
+                    if name in _DOTS:
+                        yield name, entry, following
+                        continue
+                found = step(state, ino, name, is_dir)
             if found.free or (mode := found.decision.mode) is Mode.RO:
                 yield name, entry, following
             elif mode is Mode.HIDE:

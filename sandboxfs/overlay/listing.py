@@ -14,7 +14,7 @@ already: such files are only mentioned.
 import os
 import stat
 import time
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from zlib import crc32
@@ -26,7 +26,7 @@ from sandboxfs.overlay.node import Directory
 from sandboxfs.overlay.syncing import Syncs
 
 # The positions of the two dots come first, then those of the names.
-_DOTS = {1: b".", 2: b".."}
+_DOTS = (1, b"."), (2, b"..")
 _FIRST = 3
 # A directory is familiar when the kernel was told of so many entries, no longer ago than so many seconds:
 # what it was told is good for longer than that.
@@ -39,21 +39,20 @@ _A_FILE = os.stat_result((stat.S_IFREG, *[0] * 9))
 class Snapshot:
     """The names of a directory in the order in which they are listed; *hosts* are their host numbers."""
 
-    __slots__ = ("_names", "_positions", "hosts")
+    __slots__ = ("_places", "hosts")
 
     def __init__(self, names: Iterable[bytes], hosts: Mapping[bytes, int] | None = None) -> None:
         self.hosts = hosts or {}
         names = list(names)
-        self._names = _DOTS | {_position(name): name for name in names}
-        if len(self._names) != len(names) + len(_DOTS):
-            self._names = _DOTS | _apart(names)
-        self._positions = sorted(self._names)
+        places = dict(zip(map(_position, names), names, strict=True))
+        if len(places) != len(names):
+            places = _apart(names)
+        self._places = [*_DOTS, *sorted(places.items())]
 
     def after(self, position: int) -> Iterator[tuple[int, bytes]]:
         """All names that come after a position, each with its own."""
-        names, positions = self._names, self._positions
-        for index in range(bisect_right(positions, position), len(positions)):
-            yield positions[index], names[positions[index]]
+        first = bisect_left(self._places, (position + 1,))
+        return map(self._places.__getitem__, range(first, len(self._places)))
 
 
 def _position(name: bytes) -> int:

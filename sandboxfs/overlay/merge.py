@@ -81,16 +81,9 @@ class Merge:
 
     def look(self, parent: Directory, name: bytes) -> tuple[Node, os.stat_result] | None:
         """The node of the entry *name* of the view and the status of its host object; None without any."""
-        lowers = parent.lowers
-        if (
-            len(lowers) == 1
-            and not parent.upper
-            and parent.masks is None
-            and not self._marked[lowers[0].layer]
-            and (name[:1] != b"." or not is_temporary(name))
-        ):
+        part = self._alone(parent)
+        if part is not None and (name[:1] != b"." or not is_temporary(name)):
             # Nearly all that is ever looked at: a file of the workspace, and no other layer to ask.
-            part = lowers[0]
             status = (part.held or self.fds.lower(part)).stat(name)
             if status is None:
                 return None
@@ -101,6 +94,18 @@ class Merge:
                     return node, status
         found = self.find(parent, name)
         return None if found is None else (self.node_of(parent, name, found), found.stat)
+
+    def _alone(self, directory: Directory) -> LowerPart | None:
+        """The workspace's part of a directory, if that is all that there is."""
+        lowers = directory.lowers
+        if (
+            len(lowers) == 1
+            and not directory.upper
+            and directory.masks is None
+            and not self._marked[lowers[0].layer]
+        ):
+            return lowers[0]
+        return None
 
     def find(self, parent: Directory, name: bytes) -> Found | None:
         """The entry *name* of the view, or None."""
@@ -286,6 +291,9 @@ class Merge:
 
     def names(self, directory: Directory) -> dict[bytes, int]:
         """All names of a directory of the view; those of the workspace's files with their host numbers."""
+        part = self._alone(directory)
+        if part is not None:
+            return self._plain_names(self.fds.lower(part))
         seen: dict[bytes, int] = {}
         hidden: set[bytes] = {n for n, shown in (directory.masks or {}).items() if shown is None}
         if directory.upper:
@@ -294,6 +302,14 @@ class Merge:
             marked = self._marked[part.layer]
             self._collect(self.fds.lower(part), seen, hidden, marked=marked)
         return seen
+
+    def _plain_names(self, directory: HostDir) -> dict[bytes, int]:
+        """All names of a directory that only the workspace has, in one go."""
+        return {
+            name: _file_number(entry)
+            for entry in directory.entries()
+            if (name := entry.name.encode(*_ENCODING))[:1] != b"." or not is_temporary(name)
+        }
 
     def is_empty(self, directory: Directory) -> bool:
         return not self.names(directory)
