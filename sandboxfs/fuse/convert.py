@@ -9,6 +9,7 @@ import errno
 import functools
 import logging
 import os
+import stat
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 
@@ -119,13 +120,10 @@ def attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     return result
 
 
-def listed(entry: Entry) -> pyfuse3.EntryAttributes:
-    """The entry as the kernel takes it in a listing."""
-    if not entry.mentioned:
-        return attributes(entry)
+def mention() -> pyfuse3.EntryAttributes:
+    """What a listing says of files that the kernel knows, but for their numbers."""
     result = pyfuse3.EntryAttributes()
-    result.st_ino = entry.ino
-    result.st_mode = entry.stat.st_mode
+    result.st_mode = stat.S_IFREG
     result.generation = MENTIONED
     return result
 

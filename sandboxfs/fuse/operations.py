@@ -10,10 +10,11 @@ from pyfuse3 import FileHandleT, FileNameT, InodeT, ModeT, RequestContext, XAttr
 
 from sandboxfs.fuse import convert
 from sandboxfs.fuse.completing import MOST_ABRIDGED
-from sandboxfs.fuse.convert import DoBeside, at_once, attributes, listed, no_reply, reply
+from sandboxfs.fuse.convert import DoBeside, at_once, attributes, no_reply, reply
 from sandboxfs.overlay.filesystem import Filesystem, Listing, Opened
 
 SETXATTR_ANYHOW = 0
+_DOTS = b".", b".."
 
 
 class Operations(pyfuse3.Operations):
@@ -161,13 +162,18 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        brief = self._fs.familiar(fh) and self._abridge()
+        brief = self._fs.familiar(fh, start_id) and self._abridge()
         entries = self._fs.readdir(fh, start_id, brief=brief)
+        mention = convert.mention()
         for name, entry, next_id in islice(entries, MOST_ABRIDGED if brief else None):
-            if not pyfuse3.readdir_reply(token, FileNameT(name), listed(entry), next_id):
+            if entry.mentioned:
+                # pyfuse3 copies it.
+                mention.st_ino = entry.ino
+            listed = mention if entry.mentioned else attributes(entry)
+            if not pyfuse3.readdir_reply(token, name, listed, next_id):
                 self._fs.forget(entry.ino, 0)
                 break
-            if not entry.mentioned and name not in (b".", b".."):
+            if not entry.mentioned and name not in _DOTS:
                 self._fs.remember(entry.ino)
 
     @reply

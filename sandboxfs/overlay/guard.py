@@ -319,8 +319,8 @@ class Guard:
             return Listing.ANEW
         return listing
 
-    def familiar(self, handle: int) -> bool:
-        return self._inner.familiar(handle)
+    def familiar(self, handle: int, start: int) -> bool:
+        return self._inner.familiar(handle, start)
 
     def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         ino, caller = self._listings[handle]

@@ -33,6 +33,7 @@ _FIRST = 3
 _MANY = 8
 _RECENTLY = 30.0
 # All that an entry says that is only mentioned.
+_BRIEFLY = Lasting.BRIEFLY
 _A_FILE = os.stat_result((stat.S_IFREG, *[0] * 9))
 
 
@@ -48,6 +49,10 @@ class Snapshot:
         if len(places) != len(names):
             places = _apart(names)
         self._places = [*_DOTS, *sorted(places.items())]
+
+    def is_over(self, position: int) -> bool:
+        """Whether nothing comes after a position."""
+        return position >= self._places[-1][0]
 
     def after(self, position: int) -> Iterator[tuple[int, bytes]]:
         """All names that come after a position, each with its own."""
@@ -90,11 +95,12 @@ class Listings:
         self._open[handle] = directory, None
         return handle
 
-    def is_familiar(self, handle: int) -> bool:
-        """Whether the kernel knows most of what is to be listed."""
-        directory, _ = self._open[handle]
+    def is_familiar(self, handle: int, start: int) -> bool:
+        """Whether the kernel knows most of what is to be listed from a position on, if anything is."""
+        directory, snapshot = self._open[handle]
         return (
             directory.told >= _MANY
+            and (start == 0 or snapshot is None or not snapshot.is_over(start))
             and directory.masks is None
             and directory.steady
             and time.monotonic() - directory.told_since < _RECENTLY
@@ -142,7 +148,7 @@ class Listings:
         node = self._merge.inodes.lower_file(number, directory, name)
         if node is None or node.host_ino != host:
             return None
-        return Entry(node.ino, _A_FILE, 1, Lasting.BRIEFLY, Lasting.BRIEFLY, mentioned=True)
+        return Entry(node.ino, _A_FILE, 1, _BRIEFLY, _BRIEFLY, False, True)
 
     def _entry(self, directory: Directory, name: bytes) -> Entry | None:
         if name == b".":

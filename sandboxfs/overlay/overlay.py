@@ -287,9 +287,9 @@ class Overlay:
     def listing(self, ino: int) -> Listing:
         return self._listings.lasts(self._inodes.directory(ino))
 
-    def familiar(self, handle: int) -> bool:
+    def familiar(self, handle: int, start: int) -> bool:
         """Whether the kernel knows most of what a directory lists, and need not be told again."""
-        return self._listings.is_familiar(handle)
+        return self._listings.is_familiar(handle, start)
 
     def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         """What comes after *start*; *brief*: what the kernel knows already may be only mentioned."""

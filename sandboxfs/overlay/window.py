@@ -216,8 +216,8 @@ class Window:
     def listing(self, ino: int) -> Listing:
         return self._inner.listing(ino) if ino < _DIRECTORY else Listing.ASKED_FOR
 
-    def familiar(self, handle: int) -> bool:
-        return handle not in self._open and self._inner.familiar(handle)
+    def familiar(self, handle: int, start: int) -> bool:
+        return handle not in self._open and self._inner.familiar(handle, start)
 
     def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         if handle in self._open:

@@ -49,7 +49,7 @@ class Asked:
         return {name for name, entry in self.listed(brief=True).items() if entry.mentioned}
 
     def familiar(self) -> bool:
-        return self.fs.familiar(self.handle)
+        return self.fs.familiar(self.handle, 0)
 
 
 @pytest.fixture
@@ -142,6 +142,13 @@ def test_a_directory_that_was_listed_in_full_is_familiar(asked: Asked) -> None:
     assert not asked.familiar()
     asked.listed(brief=False)
     assert asked.familiar()
+
+
+def test_at_its_end_there_is_nothing_to_be_familiar_with(asked: Asked) -> None:
+    asked.look_up(*FILES)
+    *_, (_, _, before_last), (_, _, last) = asked.fs.readdir(asked.handle, 0, brief=True)
+    assert asked.fs.familiar(asked.handle, before_last)
+    assert not asked.fs.familiar(asked.handle, last)
 
 
 def test_a_directory_is_not_familiar_for_longer_than_the_answers_are_good(
