@@ -31,15 +31,13 @@ class Detour:
         self._ours.setblocking(False)
         self._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * LARGEST)
         self._complete: Callable[[bytes], bytes] | None = None
+        granted = self._theirs.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        self.is_wide = granted > LARGEST + _OVERHEAD
+        """Whether the largest answer fits, which is for the system to grant; small ones always do."""
 
     @property
     def taken(self) -> bool:
         return self._complete is not None
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether the largest answer fits, which is for the system to grant; small ones always do."""
-        return self._theirs.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > LARGEST + _OVERHEAD
 
     def receive(self) -> bytes:
         """Take the kernel's next request, instead of libfuse."""

@@ -20,7 +20,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Longer paths are opened in steps: the kernel takes no more than 4096 bytes at once.
 _LONGEST_STEP = 4000
 # What filesystems answer that do not know a flag of renameat2.
-_NO_SUCH_RENAME = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
+NO_SUCH_RENAME = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class HostDir:
@@ -178,7 +178,7 @@ class HostDir:
         try:
             self.rename(name, other, other_name, syscalls.RENAME_NOREPLACE)
         except OSError as error:
-            if error.errno not in _NO_SUCH_RENAME:
+            if error.errno not in NO_SUCH_RENAME:
                 raise
             self._move_plainly(name, other, other_name)
 
@@ -202,7 +202,7 @@ class HostDir:
         try:
             self.rename(name, other, other_name, syscalls.RENAME_EXCHANGE)
         except OSError as error:
-            if error.errno not in _NO_SUCH_RENAME:
+            if error.errno not in NO_SUCH_RENAME:
                 raise
             other.move(other_name, self, aside(name))
             self.move(name, other, other_name)

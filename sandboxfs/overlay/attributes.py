@@ -46,11 +46,11 @@ class Attributes:
         return status
 
     def _directory_status(self, directory: Directory) -> os.stat_result:
+        if directory.gone is not None:
+            return directory.gone
         if directory.held is not None:
             # Most that are asked for: the kernel asks again after each change in it.
             return directory.held.own_stat()
-        if directory.gone is not None:
-            return directory.gone
         if directory.sealed is not None:
             return directory.sealed
         if directory.upper:

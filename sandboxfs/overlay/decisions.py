@@ -114,10 +114,6 @@ class Decisions:
         else:
             self._states.pop(ino, None)
 
-    def learnt(self, ino: int) -> State | None:
-        """The state of an inode, if that is known."""
-        return self._states.get(ino)
-
     def unlearn(self, ino: int) -> None:
         if ino != ROOT_INODE:
             self._states.pop(ino, None)

@@ -333,18 +333,19 @@ class Guard:
         self, entries: Iterator[tuple[bytes, Entry, int]], ino: int, state: State
     ) -> Iterator[tuple[bytes, Entry, int]]:
         # One request takes it to its end, so *state* stays the directory's.
-        step, learnt = self._decisions.step, self._decisions.learnt
+        step, hides = self._decisions.step, self._decisions.hides
         for name, entry, following in entries:
-            # What is only mentioned is known to the kernel, and so was decided about.
-            found = learnt(entry.ino) if entry.mentioned else None
-            if found is None:
-                is_dir = stat.S_ISDIR(entry.stat.st_mode)
-                if is_dir:
-                    entry = self._shown(entry)
-                    if name in _DOTS:
-                        yield name, entry, following
-                        continue
-                found = step(state, ino, name, is_dir)
+            if entry.mentioned and not hides:
+                # A mention tells nothing but the name.
+                yield name, entry, following
+                continue
+            is_dir = stat.S_ISDIR(entry.stat.st_mode)
+            if is_dir:
+                entry = self._shown(entry)
+                if name in _DOTS:
+                    yield name, entry, following
+                    continue
+            found = step(state, ino, name, is_dir)
             if found.free or (mode := found.decision.mode) is Mode.RO:
                 yield name, entry, following
             elif mode is Mode.HIDE:

@@ -67,13 +67,12 @@ def _position(name: bytes) -> int:
 
 
 def _apart(names: list[bytes]) -> dict[int, bytes]:
-    """Positions for names of which some have the same hash."""
+    """Positions for names of which some have the same hash, which can be brought about for any number."""
     placed: dict[int, bytes] = {}
-    for name in sorted(names):
-        position = _position(name)
-        while position in placed:
-            position += 1
-        placed[position] = name
+    last = 0
+    for position, name in sorted((_position(name), name) for name in names):
+        last = max(position, last + 1)
+        placed[last] = name
     return placed
 
 

@@ -109,6 +109,9 @@ class Merge:
 
     def find(self, parent: Directory, name: bytes) -> Found | None:
         """The entry *name* of the view, or None."""
+        if parent.gone is not None:
+            # What has its name now is another.
+            return None
         if parent.masks is not None and name in parent.masks:
             shown = parent.masks[name]
             return None if shown is None else self._sealed(shown)

@@ -10,7 +10,7 @@ import errno
 import stat
 
 from sandboxfs.layers import marks
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.layers.hostdir import NO_SUCH_RENAME, HostDir
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from sandboxfs.overlay.copy_up import CopyUp
 from sandboxfs.overlay.creation import Creation
@@ -29,6 +29,8 @@ class Rename:
         self._copy_up = copy_up
         self._creation = creation
         self._noting = copy_up.noting
+        # Until the upper's filesystem says that it cannot refuse to replace.
+        self._asks_by_renaming = True
 
     def rename(
         self,
@@ -73,7 +75,9 @@ class Rename:
         self, parent: Directory, name: bytes, new_parent: Directory, new_name: bytes, approve: Approve
     ) -> bool:
         """Rename a file made in the sandbox to a free name, where the workspace has neither."""
-        if not (self._merge.is_plain(parent, name) and self._merge.is_plain(new_parent, new_name)):
+        if not self._asks_by_renaming or not (
+            self._merge.is_plain(parent, name) and self._merge.is_plain(new_parent, new_name)
+        ):
             return False
         upper, new_upper = self._merge.fds.upper(parent), self._merge.fds.upper(new_parent)
         made = self._merge.made_here(upper, name)
@@ -83,8 +87,12 @@ class Rename:
         approve(Seen(node.ino, is_dir=False), None)
         try:
             # Renaming it is asking whether the new name is free.
-            upper.move(name, new_upper, new_name)
-        except FileExistsError:
+            upper.rename(name, new_upper, new_name, RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno in NO_SUCH_RENAME:
+                self._asks_by_renaming = False
+            elif error.errno != errno.EEXIST:
+                raise
             return False
         node.move((parent, name), new_parent, new_name)
         return True

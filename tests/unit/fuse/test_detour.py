@@ -96,6 +96,11 @@ def test_the_largest_answer_takes_the_detour_whole(device: Device) -> None:
     assert device.kernel.recv(2 * LARGEST) == b"X" * LARGEST
 
 
-def test_a_detour_that_is_granted_little_room_says_so(device: Device) -> None:
-    device.detour._theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
-    assert not device.detour.is_wide
+def test_a_detour_that_is_granted_little_room_says_so(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket.socket, "setsockopt", lambda *_: None)
+    monkeypatch.setattr(socket.socket, "getsockopt", lambda *_: 1 << 13)
+    detour = Detour(device.fd, Lock())
+    assert not detour.is_wide
+    detour.close()

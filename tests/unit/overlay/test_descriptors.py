@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from sandboxfs.layers.hostdir import HostDir
-from sandboxfs.overlay.decisions import Journal
 from sandboxfs.overlay.dirfds import LIMIT, DirectoryFds
-from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, Somebody
+from sandboxfs.overlay.filesystem import ROOT_INODE, Somebody
 from sandboxfs.overlay.guard import Guard
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.node import LowerPart
@@ -18,8 +17,9 @@ from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from sandboxfs.policy.builtin import BUILT_IN
 from sandboxfs.policy.compiled import Compiled
 from sandboxfs.policy.config import Symlinks
-from sandboxfs.policy.model import Access, Decision, Policy
+from sandboxfs.policy.model import Policy
 from tests.support.claims import fails_with
+from tests.support.silent import Silent
 from tests.support.tree import build
 
 
@@ -64,22 +64,6 @@ def test_a_closed_directory_is_not_the_next_that_is_opened(root: HostDir) -> Non
             directory.own_stat()
         directory.close()
         assert other.names() == [b"in1"]
-
-
-class Silent(Journal):
-    reads = False
-
-    def count_read(self, decision: Decision) -> None: ...
-    def record(
-        self,
-        op: str,
-        access: Access,
-        path: bytes,
-        to: bytes | None,
-        decision: Decision,
-        caller: Caller,
-        error: int,
-    ) -> None: ...
 
 
 def test_a_rename_that_takes_long_to_decide_never_reaches_the_workspace(tmp_path: Path) -> None:

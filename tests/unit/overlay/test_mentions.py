@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Entry
+from sandboxfs.overlay.guard import Guard
+from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
+from sandboxfs.policy.compiled import Compiled
+from sandboxfs.policy.config import Symlinks
+from sandboxfs.policy.model import Kind, Mode, Policy, Rule, Source
+from tests.support.silent import Silent
 from tests.support.tree import HardLink, Symlink, Tree, build
 
 FILES = [f"file{number}" for number in range(20)]
@@ -123,6 +129,20 @@ def test_a_file_that_was_deleted_or_renamed_in_the_view_is_not_mentioned_any_mor
     assert not listed.keys() & {"file0", "file1"}
     assert not listed["moved"].mentioned
     assert listed["file2"].mentioned
+
+
+def test_a_hidden_name_is_not_mentioned_though_the_kernel_knew_the_file_by_another(asked: Asked) -> None:
+    rules = [Rule("**/*.secret", Mode.HIDE, Source(Kind.COMMAND_LINE))]
+    links = LinkGuard(asked.fs, Silent(), Symlinks.KEEP, os.fsencode(asked.workspace), b"/view")
+    guard = Guard(asked.fs, Compiled(Policy(tuple(rules)), str(asked.workspace)), Silent(), links)
+    for name in FILES:
+        assert guard.lookup(ROOT_INODE, os.fsencode(name), ANYBODY) is not None
+    (asked.workspace / "file1").rename(asked.workspace / "file1.secret")
+    handle = guard.opendir(ROOT_INODE, ANYBODY)
+    for _ in range(3):
+        names = {name for name, _, _ in guard.readdir(handle, 0, brief=True)}
+        assert b"file2" in names
+        assert not names & {b"file1", b"file1.secret"}
 
 
 def test_a_mention_counts_no_reference(asked: Asked) -> None:
