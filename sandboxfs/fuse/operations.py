@@ -121,16 +121,17 @@ class Operations(pyfuse3.Operations):
     @reply
     def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> pyfuse3.FileInfo:
         opened = self._fs.open(inode, flags, ctx)
-        if opened.content is not None and self._give(inode, opened.content):
-            opened = opened._replace(keep_cache=True)
-        return _file_info(opened)
+        given = opened.content is not None and self._give(inode, opened.content)
+        return _file_info(opened, opened.keep_cache or given)
 
     @reply
     def create(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, flags: int, ctx: RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         opened, entry = self._fs.create(parent_inode, name, mode, flags, ctx)
-        return _file_info(opened), attributes(entry)
+        return pyfuse3.FileInfo(fh=FileHandleT(opened.handle), keep_cache=opened.keep_cache), attributes(
+            entry
+        )
 
     @reply
     def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
@@ -206,7 +207,5 @@ class Operations(pyfuse3.Operations):
         self._fs.removexattr(inode, name, ctx)
 
 
-def _file_info(opened: Opened) -> pyfuse3.FileInfo:
-    return pyfuse3.FileInfo(
-        fh=FileHandleT(opened.handle), keep_cache=opened.keep_cache, direct_io=opened.direct
-    )
+def _file_info(opened: Opened, keep_cache: bool) -> pyfuse3.FileInfo:
+    return pyfuse3.FileInfo(fh=FileHandleT(opened.handle), keep_cache=keep_cache, direct_io=opened.direct)

@@ -127,12 +127,14 @@ class Attributes:
             target.chown(-1 if change.uid is None else change.uid, -1 if change.gid is None else change.gid)
         if change.mode is not None and node.kind != stat.S_IFLNK:
             target.chmod(stat.S_IMODE(change.mode))
-        if change.atime_ns is not None or change.mtime_ns is not None:
+        atime, mtime = change.atime_ns, change.mtime_ns
+        if atime is None and mtime is None:
+            return
+        if atime is None or mtime is None:
             now = self.status(node)
-            target.set_times(
-                now.st_atime_ns if change.atime_ns is None else change.atime_ns,
-                now.st_mtime_ns if change.mtime_ns is None else change.mtime_ns,
-            )
+            atime = now.st_atime_ns if atime is None else atime
+            mtime = now.st_mtime_ns if mtime is None else mtime
+        target.set_times(atime, mtime)
 
     # Extended attributes
 

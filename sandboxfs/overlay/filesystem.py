@@ -10,7 +10,6 @@ reference on its inode; `forget` gives references back, and an inode without any
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple, Protocol
 
@@ -104,8 +103,7 @@ class Listing(Enum):
     """It may go on using what it remembers."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeChange:
+class AttributeChange(NamedTuple):
     """What setattr changes; None leaves an attribute as it is."""
 
     mode: int | None = None

@@ -140,7 +140,7 @@ class Guard:
         state = self._decisions.check_inode("setattr", WRITE, ino, caller)
         entry = self._inner.setattr(ino, change, handle, caller)
         self._decisions.note_inode("setattr", WRITE, ino, state, caller)
-        return self._shown(entry)
+        return self._shown(entry) if self._decisions.hides else entry
 
     def setxattr(self, ino: int, name: bytes, value: bytes, flags: int, caller: Caller) -> None:
         state = self._decisions.check_inode("setxattr", WRITE, ino, caller)
