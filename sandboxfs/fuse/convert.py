@@ -128,12 +128,15 @@ def mention() -> pyfuse3.EntryAttributes:
     return result
 
 
-def absent(*, lasting: bool) -> pyfuse3.EntryAttributes:
-    """The answer "no such name", which the kernel may remember."""
+def _absent(seconds: float) -> pyfuse3.EntryAttributes:
     result = pyfuse3.EntryAttributes()
     result.st_ino = 0
-    result.entry_timeout = LASTING if lasting else FLEETING
+    result.entry_timeout = seconds
     return result
+
+
+ABSENT, ABSENT_FOR_LONG = _absent(FLEETING), _absent(LASTING)
+"""The answers "no such name", which the kernel may remember. pyfuse3 copies them."""
 
 
 def change(attr: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields) -> AttributeChange:

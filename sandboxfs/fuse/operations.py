@@ -47,7 +47,8 @@ class Operations(pyfuse3.Operations):
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
         entry = self._fs.lookup(parent_inode, name, ctx)
         if entry is None:
-            return convert.absent(lasting=self._fs.absence_lasts(parent_inode))
+            lasts = self._fs.absence_lasts(parent_inode)
+            return convert.ABSENT_FOR_LONG if lasts else convert.ABSENT
         return attributes(entry)
 
     @no_reply

@@ -45,7 +45,7 @@ TASKS = 48
 _LOOKING = 200e-6
 _SLEEPING = 2
 # Seconds after which other tasks get a turn, however many requests come.
-_TURN = 5e-3
+_TURN = 10e-3
 # Seconds after which a read that found nothing is interrupted: long enough that a signal is rare, short
 # enough that nobody notices the pause.
 _PATIENCE = 0.1
