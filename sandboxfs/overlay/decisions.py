@@ -164,7 +164,7 @@ class Decisions:
         """The state of a name that may be accessed so; raises otherwise."""
         state = self._states.get(parent) or self._work_out(parent)
         if not state.quiet:
-            # As `child` does it, which a call for each change is too many for.
+            # What `child` does, in place: this is asked for every change.
             state = self._policy.step(state, name, is_dir)
             if state.asks is not None:
                 state = settle(state, self._workspace_has(parent, name, None))

@@ -14,7 +14,7 @@ already: such files are only mentioned.
 import os
 import stat
 import time
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from zlib import crc32
@@ -26,7 +26,7 @@ from sandboxfs.overlay.node import Directory
 from sandboxfs.overlay.syncing import Syncs
 
 # The positions of the two dots come first, then those of the names.
-_DOTS = (1, b"."), (2, b"..")
+_DOTS = {1: b".", 2: b".."}
 _FIRST = 3
 # A directory is familiar when the kernel was told of so many entries, no longer ago than so many seconds:
 # what it was told is good for longer than that.
@@ -40,24 +40,26 @@ _A_FILE = os.stat_result((stat.S_IFREG, *[0] * 9))
 class Snapshot:
     """The names of a directory in the order in which they are listed; *hosts* are their host numbers."""
 
-    __slots__ = ("_places", "hosts")
+    __slots__ = ("_names", "_positions", "hosts")
 
     def __init__(self, names: Iterable[bytes], hosts: Mapping[bytes, int] | None = None) -> None:
         self.hosts = hosts or {}
-        names = list(names)
-        places = dict(zip(map(_position, names), names, strict=True))
-        if len(places) != len(names):
-            places = _apart(names)
-        self._places = [*_DOTS, *sorted(places.items())]
+        places = sorted((_position(name), name) for name in names)
+        # Two lists, because a pair for each name would take as much memory as the name.
+        self._positions = [*_DOTS, *(position for position, _ in places)]
+        self._names = [*_DOTS.values(), *(name for _, name in places)]
+        if len(set(self._positions)) != len(self._positions):
+            self._positions = _apart(self._positions)
 
     def is_over(self, position: int) -> bool:
         """Whether nothing comes after a position."""
-        return position >= self._places[-1][0]
+        return position >= self._positions[-1]
 
     def after(self, position: int) -> Iterator[tuple[int, bytes]]:
         """All names that come after a position, each with its own."""
-        first = bisect_left(self._places, (position + 1,))
-        return map(self._places.__getitem__, range(first, len(self._places)))
+        positions, names = self._positions, self._names
+        rest = range(bisect_right(positions, position), len(positions))
+        return zip(map(positions.__getitem__, rest), map(names.__getitem__, rest), strict=True)
 
 
 def _position(name: bytes) -> int:
@@ -66,14 +68,13 @@ def _position(name: bytes) -> int:
     return (crc32(name) << 30 | crc32(name[::-1]) >> 2) + _FIRST
 
 
-def _apart(names: list[bytes]) -> dict[int, bytes]:
-    """Positions for names of which some have the same hash, which can be brought about for any number."""
-    placed: dict[int, bytes] = {}
-    last = 0
-    for position, name in sorted((_position(name), name) for name in names):
+def _apart(positions: list[int]) -> list[int]:
+    """Positions of which none is taken twice. Names can be made to have the same hash, any number of them."""
+    apart, last = [], 0
+    for position in positions:
         last = max(position, last + 1)
-        placed[last] = name
-    return placed
+        apart.append(last)
+    return apart
 
 
 class Listings:
