@@ -13,6 +13,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxfs.layers.filesystems import type_of
 from sandboxfs.layers.hostdir import HostDir
 
 MODIFY = 0x00000002
@@ -66,7 +67,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_init1.argtypes = [ctypes.c_int]
 _libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
 _libc.inotify_rm_watch.argtypes = [ctypes.c_int, ctypes.c_int]
-_libc.fstatfs.argtypes = [ctypes.c_int, ctypes.c_void_p]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +131,7 @@ def allowance() -> int:
 
 def reports_changes(directory: HostDir) -> bool:
     """Whether whatever changes the filesystem of a directory goes through this kernel."""
-    # Larger than struct statfs anywhere; its first field is the type.
-    buffer = (ctypes.c_long * 64)()
-    if _libc.fstatfs(directory.fd, buffer) != 0:
-        return False
-    return (buffer[0] & 0xFFFFFFFF) in _LOCAL
+    return type_of(directory.fd) in _LOCAL
 
 
 def _last_error() -> OSError:

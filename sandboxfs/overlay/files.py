@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable
 from itertools import count
 
+from sandboxfs.layers.filesystems import is_in_memory
 from sandboxfs.layers.hostdir import unlocked
 from sandboxfs.overlay.copy_up import CopyUp, open_lower, open_readable
 from sandboxfs.overlay.filesystem import Caller, Opened
@@ -110,7 +111,7 @@ class Files:
             self._buffer = memoryview(bytearray(size))
         found = self._buffer[:size]
         try:
-            count = os.preadv(fd, [found], offset, os.RWF_NOWAIT)
+            count = _read_now(fd, found, offset)
         except OSError as error:
             if error.errno not in _NOT_NOW:
                 raise
@@ -120,7 +121,7 @@ class Files:
             return self._beside.answer(_reading(fd, offset, size))
         return found[:count] if count >= _WORTH_A_VIEW else found[:count].tobytes()
 
-    def write(self, handle: int, offset: int, data: bytes) -> int:
+    def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
         opened = self._handles[handle]
         fd = opened.file.write_fd
         if fd < 0:
@@ -274,10 +275,20 @@ def _at_hand(fd: int, size: int) -> bytes | None:
         return None
     content = bytearray(size)
     try:
-        count = os.preadv(fd, [content], 0, os.RWF_NOWAIT)
+        count = _read_now(fd, content, 0)
     except OSError:
         return None
     return bytes(content) if count == size else None
+
+
+def _read_now(fd: int, buffer: bytearray | memoryview, offset: int) -> int:
+    """Read what is there without waiting for a disk; an error of `_NOT_NOW` where that cannot be known."""
+    try:
+        return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP or not is_in_memory(fd):
+            raise
+        return os.preadv(fd, [buffer], offset)
 
 
 def _reading(fd: int, offset: int, size: int) -> Callable[[], bytes]:

@@ -1,5 +1,6 @@
 """Is a small file given along when it is first opened, and never what the kernel may know better?"""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,3 +117,19 @@ def test_what_is_not_at_hand_is_not_waited_for(opening: Opening, monkeypatch: py
 def test_what_is_only_partly_at_hand_is_not_given(opening: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "preadv", lambda *_: 2)
     assert opening.once("small").content is None
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_where_a_filesystem_cannot_tell_what_is_at_hand_all_is_that_lies_in_memory(
+    opening: Opening, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    read = os.preadv
+
+    def cannot_tell(fd: int, buffers: list[bytearray], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", cannot_tell)
+    monkeypatch.setattr("sandboxfs.overlay.files.is_in_memory", lambda _: in_memory)
+    assert (opening.once("small").content is not None) is in_memory
