@@ -151,9 +151,11 @@ async def _serve_until_told(
                 await serve(
                     session.filesystem,
                     str(record.mountpoint),
+                    session.telling,
                     read_only=record.read_only,
                     allow_other=record.allow_other,
                     ready=partial(_begin, session, ready),
+                    defer=session.defer,
                 )
             except Exception as error:
                 # Carried out of the nursery by hand: it would come out wrapped in a group.

@@ -17,7 +17,7 @@ from sandboxfs.daemon.reports import changes_report, denials_report, policy_repo
 from sandboxfs.daemon.settling import Settlements
 from sandboxfs.daemon.watch import foreign_mountpoints
 from sandboxfs.daemon.watching import Follower
-from sandboxfs.fuse.session import invalidate, refresh
+from sandboxfs.fuse.telling import Telling
 from sandboxfs.overlay.echo import Echo
 from sandboxfs.overlay.guard import Guard
 from sandboxfs.overlay.links import LinkGuard
@@ -57,8 +57,10 @@ class Session:
             os.fsencode(record.workspace),
             os.fsencode(record.mountpoint),
         )
+        self.telling = Telling()
         guard = Guard(overlay, self.policing.compiled(), self.journal, links)
-        self.policing.serve(guard, invalidate)
+        self.defer = guard.defer_records
+        self.policing.serve(guard, self.telling.invalidate)
         self.filesystem = Echo(
             guard,
             {
@@ -69,9 +71,9 @@ class Session:
                 ),
             },
         )
-        self.settlements = Settlements(overlay, guard, places.commits, refresh)
+        self.settlements = Settlements(overlay, guard, places.commits, self.telling.refresh)
         self._echoes = Echoes(self.filesystem, record.mountpoint)
-        self.follower = Follower(overlay.noticing(), guard.decide_anew, refresh, self._echoes)
+        self.follower = Follower(overlay.noticing(), guard.decide_anew, self.telling.refresh, self._echoes)
         self.control = ControlServer(
             self.policing.handlers() | self.settlements.handlers(),
             view=ViewWatch(record.mountpoint),

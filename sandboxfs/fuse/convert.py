@@ -9,13 +9,13 @@ import errno
 import functools
 import logging
 import os
-import stat
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+from collections.abc import Callable, Coroutine
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyfuse3
 
-from sandboxfs.fuse.completing import MENTIONED
+from sandboxfs.fuse.later import DoBeside, finish
+from sandboxfs.fuse.wire import FLEETING, LASTING, SECONDS
 from sandboxfs.overlay.filesystem import AttributeChange, Entry
 from sandboxfs.overlay.later import Later
 
@@ -23,20 +23,6 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-# Seconds the kernel may answer by itself: what the host may change unnoticed, what it may only change
-# unnoticed in ways that hardly anybody uses, and what nobody can.
-FLEETING, WATCHED, LASTING = 0.5, 60.0, 3600.0
-_SECONDS = FLEETING, WATCHED, LASTING
-
-
-DoBeside = Callable[[Callable[[], object]], Awaitable[object]]
-"""Does work while other requests are answered, and gives its result."""
-
-
-async def at_once(work: Callable[[], object]) -> object:
-    """Do work while everybody waits."""
-    return work()
 
 
 class _Serves(Protocol):
@@ -57,7 +43,7 @@ def reply(
             try:
                 return handler(self, *args, **kwargs)
             except Later as later:
-                return await _answer_later(self, later, lambda: handler(self, *args, **kwargs))
+                return await finish(self.beside, later, lambda: handler(self, *args, **kwargs))
         except pyfuse3.FUSEError:
             raise
         except OSError as error:
@@ -84,18 +70,6 @@ def no_reply(
     return done
 
 
-async def _answer_later(serving: _Serves, later: Later, again: Callable[[], T]) -> T:
-    while True:
-        try:
-            result = await serving.beside(later.work)
-            return cast(T, result) if later.answers else again()
-        except Later as another:
-            following = another
-        finally:
-            later.over()
-        later = following
-
-
 def attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     """The entry as the kernel takes it."""
     result = pyfuse3.EntryAttributes()
@@ -115,16 +89,8 @@ def attributes(entry: Entry) -> pyfuse3.EntryAttributes:
     if entry.guarded:
         result.entry_timeout = result.attr_timeout = 0
     else:
-        result.entry_timeout = _SECONDS[entry.name]
-        result.attr_timeout = _SECONDS[entry.attributes]
-    return result
-
-
-def mention() -> pyfuse3.EntryAttributes:
-    """What a listing says of files that the kernel knows, but for their numbers."""
-    result = pyfuse3.EntryAttributes()
-    result.st_mode = stat.S_IFREG
-    result.generation = MENTIONED
+        result.entry_timeout = SECONDS[entry.name]
+        result.attr_timeout = SECONDS[entry.attributes]
     return result
 
 

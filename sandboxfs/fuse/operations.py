@@ -1,17 +1,20 @@
-"""One handler per FUSE operation: convert, delegate, reply. No decision is made here."""
+"""One handler per FUSE operation: convert, delegate, reply. No decision is made here.
+
+All of them, though most requests do not come here (see `express`): should pyfuse3 change so that they cannot
+be read from the device beforehand, these answer them, more slowly.
+"""
 
 import errno
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import cast
 
 import pyfuse3
 from pyfuse3 import FileHandleT, FileNameT, InodeT, ModeT, RequestContext, XAttrNameT
 
 from sandboxfs.fuse import convert
-from sandboxfs.fuse.completing import MOST_ABRIDGED
-from sandboxfs.fuse.convert import DoBeside, at_once, attributes, no_reply, reply
-from sandboxfs.overlay.filesystem import Filesystem, Listing, Opened
+from sandboxfs.fuse.convert import attributes, no_reply, reply
+from sandboxfs.fuse.later import DoBeside, at_once
+from sandboxfs.overlay.filesystem import Filesystem
 
 SETXATTR_ANYHOW = 0
 _DOTS = b".", b".."
@@ -24,24 +27,10 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = False
 
-    def __init__(
-        self,
-        filesystem: Filesystem,
-        beside: DoBeside = at_once,
-        remember: Callable[[Listing], None] = lambda _: None,
-        abridge: Callable[[], bool] = lambda: False,
-        give: Callable[[int, bytes], bool] = lambda _ino, _content: False,
-    ) -> None:
-        """What the kernel is told besides: *remember* and *abridge* are of `Waiting`.
-
-        *give* lets it have the content of a file; whether it has it then.
-        """
+    def __init__(self, filesystem: Filesystem, beside: DoBeside = at_once) -> None:
         super().__init__()
         self._fs = filesystem
         self.beside = beside
-        self._remember = remember
-        self._abridge = abridge
-        self._give = give
 
     @reply
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
@@ -122,17 +111,16 @@ class Operations(pyfuse3.Operations):
     @reply
     def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> pyfuse3.FileInfo:
         opened = self._fs.open(inode, flags, ctx)
-        given = opened.content is not None and self._give(inode, opened.content)
-        return _file_info(opened, opened.keep_cache or given)
+        handle = FileHandleT(opened.handle)
+        return pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
 
     @reply
     def create(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, flags: int, ctx: RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         opened, entry = self._fs.create(parent_inode, name, mode, flags, ctx)
-        return pyfuse3.FileInfo(fh=FileHandleT(opened.handle), keep_cache=opened.keep_cache), attributes(
-            entry
-        )
+        handle = FileHandleT(opened.handle)
+        return pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache), attributes(entry)
 
     @reply
     def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
@@ -158,24 +146,15 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        handle = self._fs.opendir(inode, ctx)
-        self._remember(self._fs.listing(inode))
-        return FileHandleT(handle)
+        return FileHandleT(self._fs.opendir(inode, ctx))
 
     @reply
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        brief = self._fs.familiar(fh, start_id) and self._abridge()
-        entries = self._fs.readdir(fh, start_id, brief=brief)
-        mention = convert.mention()
-        for name, entry, next_id in islice(entries, MOST_ABRIDGED if brief else None):
-            if entry.mentioned:
-                # pyfuse3 copies it.
-                mention.st_ino = entry.ino
-            listed = mention if entry.mentioned else attributes(entry)
-            if not pyfuse3.readdir_reply(token, name, listed, next_id):
+        for name, entry, next_id in self._fs.readdir(fh, start_id):
+            if not pyfuse3.readdir_reply(token, name, attributes(entry), next_id):
                 self._fs.forget(entry.ino, 0)
                 break
-            if not entry.mentioned and name not in _DOTS:
+            if name not in _DOTS:
                 self._fs.remember(entry.ino)
 
     @reply
@@ -206,7 +185,3 @@ class Operations(pyfuse3.Operations):
     @reply
     def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
         self._fs.removexattr(inode, name, ctx)
-
-
-def _file_info(opened: Opened, keep_cache: bool) -> pyfuse3.FileInfo:
-    return pyfuse3.FileInfo(fh=FileHandleT(opened.handle), keep_cache=keep_cache, direct_io=opened.direct)

@@ -9,49 +9,46 @@ only then go back to trio, where an idle mount costs nothing.
 Looking without sleeping takes a processor. It is given up for a while when it was of no use, or when others
 wanted that processor; with a single one it is never done. Other tasks get their turn every few milliseconds.
 
-One task at a time waits. It stays the one as long as it answers at once; a handler that has to wait for
-something does so `beside`, and another task takes over.
-
-The kernel says that there is a request, and pyfuse3 reads it with all of the process: no other thread can run
-meanwhile. But when the program that made the request is killed, the kernel takes it back, and the read would
-wait for the next one, which may never come. So while requests are read a timer runs, whose signal interrupts
-the read; on that pyfuse3 asks again whether there is anything.
+Most requests are answered right here, by whoever `install` is given (see `express`). The others are put where
+pyfuse3 finds them (see `passage`): only for those does waiting end. One task at a time waits; a handler of
+pyfuse3 that has to wait for something does so `beside`, and another task takes over.
 """
 
+import errno
 import inspect
 import logging
 import os
 import select
-import signal
 import time
-from collections.abc import Callable
-from functools import partial
-from threading import Lock
-from types import FrameType
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 
 import pyfuse3
 import trio
 
-from sandboxfs.fuse.completing import abridged, greeted, offered, remembered
-from sandboxfs.fuse.detour import Detour
-from sandboxfs.overlay.filesystem import Listing
+from sandboxfs.fuse.greeting import LARGEST_WRITE
+from sandboxfs.fuse.passage import Passage
 
 log = logging.getLogger(__name__)
 
 TASKS = 48
-"""How many requests can be under way at once, all but one of them waiting for something."""
+"""How many requests pyfuse3 can have under way at once, all but one of them waiting for something."""
 
+Spawn = Callable[[Callable[[], Awaitable[object]]], object]
+"""Starts a task."""
+Answer = Callable[[memoryview], bool]
+"""Answers a request; whether that could be done without pyfuse3. The bytes are good until it returns."""
+
+# The kernel hands out nothing to whoever has less room than for the largest write that it was allowed, and
+# what comes before the data.
+_ROOM = LARGEST_WRITE + (1 << 16)
 # Seconds to look for the next request without sleeping, and milliseconds to sleep on the device alone.
 _LOOKING = 200e-6
 _SLEEPING = 2
 # Seconds after which other tasks get a turn, however many requests come.
 _TURN = 10e-3
-# Seconds after which a read that found nothing is interrupted: long enough that a signal is rare, short
-# enough that nobody notices the pause.
-_PATIENCE = 0.1
-_GONE = select.POLLERR | select.POLLHUP | select.POLLNVAL
-# Milliseconds to wait for the kernel's greeting.
-_GREETING = 1000
+# The same, while a task may be waiting for the end of what is done beside.
+_SHORT_TURN = 0.5e-3
 # Looking so many times in vain is enough; then it rests for so many requests.
 _IN_VAIN = 4
 _REST = 64
@@ -61,78 +58,85 @@ _INTERVAL = 0.05
 _CROWDED = 0.1
 
 
+class _Then(Enum):
+    """Why no more requests are answered for now."""
+
+    NOTHING_THERE = auto()
+    TURN_OF_OTHERS = auto()
+    PASSED_ON = auto()
+    UNMOUNTED = auto()
+
+
 class Waiting:
     """Waits for requests to one mount; one for all tasks that do."""
 
-    def __init__(self, telling: Lock, *, processors: int | None = None) -> None:
-        """Whoever tells the kernel something that it did not ask for has to hold *telling*."""
-        self._telling = telling
+    def __init__(self, *, processors: int | None = None) -> None:
         processors = len(os.sched_getaffinity(0)) if processors is None else processors
-        self._device = -1
-        self._detour: Detour | None = None
-        # The first request is the kernel's greeting; when the next is waited for, it has been answered.
-        self._greets = False
+        self._passage: Passage | None = None
+        self._answer: Answer = lambda _: False
+        self._afterwards: Callable[[], None] = lambda: None
+        self._request = memoryview(bytearray(_ROOM))
         self._poll = select.poll()
-        # For the signal, which may come while the other is in use.
-        self._glance = select.poll()
         self._others = trio.lowlevel.ParkingLot()
         self._taken = False
         # How many are doing something else, whose end only trio tells.
         self._beside = 0
         self._over = False
-        self._timed = False
         self._turn = 0.0
         self._looks = processors > 1
         self._vain = 0
         self._rest = 0
         self._crowd = _Crowd()
 
-    def install(self, device: int) -> int:
-        """Take the place of pyfuse3's own waiting on *device*; for the main thread, before serving.
-
-        Returns the number of tasks to serve with. Should pyfuse3 have changed, all stays as it was.
-        """
-        if not inspect.iscoroutinefunction(getattr(pyfuse3, _WAIT, None)):
-            log.warning("this pyfuse3 waits in another way; requests are served more slowly")
-            return _STOCK_TASKS
-        self.watch(device)
-        self._greet(Detour(device, self._telling))
+    def install(self, passage: Passage, answer: Answer, afterwards: Callable[[], None]) -> None:
+        """Take the place of pyfuse3's own waiting; see `can_be_installed`."""
+        self.watch(passage, answer, afterwards)
         setattr(pyfuse3, _WAIT, self.wait)
-        return TASKS
 
-    def watch(self, device: int) -> None:
-        """Wait for requests on this descriptor."""
-        self._device = device
-        self._poll.register(device, select.POLLIN)
-        self._glance.register(device, select.POLLIN)
-        signal.signal(signal.SIGALRM, self._interrupted)
+    def watch(self, passage: Passage, answer: Answer, afterwards: Callable[[], None] = lambda: None) -> None:
+        """Wait for requests that come through *passage*, of which *answer* answers what it can.
+
+        *afterwards* is called when pyfuse3 has answered one.
+        """
+        self._passage = passage
+        self._answer = answer
+        self._afterwards = afterwards
+        self._poll.register(passage.device, select.POLLIN)
 
     async def wait(self) -> bool:
-        """Wait for a request; False when there will be none any more."""
-        if self._timed and not self._taken and not self._over:
-            # While programs are busy it is there already, and no other task can come in between.
-            if self._detour is not None and self._detour.taken:
-                self._detour.leave()
-            if time.perf_counter() < self._turn and (found := self._poll.poll(0)) and not found[0][1] & _GONE:
-                return True
+        """Answer requests until there is one for pyfuse3; False when there will be none any more."""
+        if self._passage is not None:
+            self._passage.bring_back()
+            self._afterwards()
         while self._taken and not self._over:
             await self._others.park()
-        if self._over:
-            return False
         self._taken = True
         try:
-            if self._detour is not None and self._detour.taken and not self._greets:
-                self._detour.leave()
-            self._greets = False
-            now = time.perf_counter()
-            if now >= self._turn:
-                self._turn = now + _TURN
-                await trio.lowlevel.checkpoint()
-            if not self._soon(now):
-                await self._in_trio()
-            return True
+            while not self._over and self._passage is not None:
+                if time.perf_counter() >= self._turn:
+                    await self._let_others()
+                then = self._serve(self._passage)
+                if then is _Then.PASSED_ON:
+                    return True
+                if then is _Then.NOTHING_THERE:
+                    await trio.lowlevel.wait_readable(self._passage.device)
+                    self._begin_turn()
+                elif then is _Then.UNMOUNTED:
+                    self._over = True
+            return False
         finally:
             self._taken = False
+            if self._over:
+                self._others.unpark_all()
+
+    def spawning(self, spawn: Spawn) -> Spawn:
+        """The same as *spawn*, but that what it starts gets its turn at once."""
+
+        def start(task: Callable[[], Awaitable[object]]) -> None:
+            spawn(task)
+            self._turn = 0.0
+
+        return start
 
     async def beside(self, work: Callable[[], object]) -> object:
         """Do *work* in another thread, while another task waits for requests."""
@@ -144,96 +148,76 @@ class Waiting:
         finally:
             self._beside -= 1
 
-    def stop(self) -> None:
-        """Interrupt no more reads, and complete no more answers."""
-        self._set_timer(0)
-        if self._detour is not None:
-            self._detour.close()
-            self._detour = None
+    async def _let_others(self) -> None:
+        # Tasks that are ready run in any order, so twice: one that was just started has run then.
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        self._begin_turn()
 
-    def remember(self, listing: Listing) -> None:
-        """Let the kernel remember the listing of the directory whose opening is about to be answered."""
-        if self._detour is not None and listing is not Listing.ASKED_FOR:
-            self._detour.take(partial(remembered, listing=listing))
+    def _begin_turn(self) -> None:
+        self._turn = time.perf_counter() + (_SHORT_TURN if self._beside else _TURN)
 
-    def abridge(self) -> bool:
-        """Have what is only mentioned come without attributes in the listing about to be answered.
+    def _serve(self, passage: Passage) -> _Then:
+        """Answer requests as long as they come soon and nobody else has waited long."""
+        device, answer, room, clock = passage.device, self._answer, self._request, time.perf_counter
+        receive, buffers = self._receive, [room]
+        while True:
+            size = receive(device, buffers)
+            if size <= 0:
+                return _Then.UNMOUNTED if size == 0 else _Then.NOTHING_THERE
+            request = room[:size]
+            if not answer(request) and passage.pass_on(request):
+                return _Then.PASSED_ON
+            if clock() >= self._turn:
+                return _Then.TURN_OF_OTHERS
 
-        Whether that can be done; otherwise nothing may be only mentioned.
+    def _receive(self, device: int, buffers: list[memoryview]) -> int:
+        """Take the next request, if it comes soon, and sleep as little as helps; its size.
+
+        0 when there will be none any more, less when there is none for now.
         """
-        return self._detour is not None and self._detour.is_wide and self._detour.take(abridged)
+        read, clock = os.readv, time.perf_counter
+        until: float | None = None
+        while True:
+            try:
+                size = read(device, buffers)
+            except BlockingIOError:
+                if until is None:
+                    until = self._look_until()
+                if clock() < until:
+                    continue
+                if not self._sleep(looked=until > 0):
+                    return -1
+                until = None
+            except OSError as error:
+                if not _is_taken_back(error):
+                    return 0
+            else:
+                if until:
+                    self._vain = 0
+                return size
 
-    def _greet(self, detour: Detour) -> None:
-        """Have libfuse find the kernel's greeting, and its answer completed."""
-        self._detour = detour
-        # The kernel asks when it mounts: a mount that is there has asked.
-        if self._poll.poll(_GREETING):
-            request = detour.receive()
-            detour.take(partial(greeted, offers=offered(request)), request)
-            self._greets = True
-
-    def _soon(self, now: float) -> bool:
-        """Wait for a request that comes soon, sleeping as little as helps."""
-        poll = self._poll.poll
-        if found := poll(0):
-            return self._found(found)
-        if self._beside:
-            return False
+    def _look_until(self) -> float:
+        """Until when to look for the next request without sleeping; 0 for not at all."""
+        if self._beside or not self._looks:
+            return 0.0
         if self._rest > 0:
             self._rest -= 1
-        elif self._looks:
-            if self._crowd.wants_it(now):
-                self._rest = _REST
-            elif found := self._look(now + _LOOKING):
-                return self._found(found)
-        found = poll(_SLEEPING)
-        return bool(found) and self._found(found)
-
-    def _look(self, until: float) -> list[tuple[int, int]]:
-        poll, clock = self._poll.poll, time.perf_counter
-        while clock() < until:
-            if found := poll(0):
-                self._vain = 0
-                return found
-        self._vain += 1
-        if self._vain >= _IN_VAIN:
-            self._vain = 0
+            return 0.0
+        now = time.perf_counter()
+        if self._crowd.wants_it(now):
             self._rest = _REST
-        return []
+            return 0.0
+        return now + _LOOKING
 
-    def _found(self, found: list[tuple[int, int]]) -> bool:
-        if found[0][1] & _GONE:
-            # Unmounted: this task finds out by reading, the others have to be told.
-            self._over = True
-            self._others.unpark_all()
-        elif not self._timed:
-            self._set_timer(_PATIENCE)
-        return True
-
-    async def _in_trio(self) -> None:
-        self._set_timer(0)
-        while True:
-            await trio.lowlevel.wait_readable(self._device)
-            if found := self._poll.poll(0):
-                self._turn = time.perf_counter() + _TURN
-                self._found(found)
-                return
-
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        """A read is interrupted by the signal itself; but whoever read may have ended instead.
-
-        That is how a task finds out that the mount is gone when it was told of a request just before. The
-        others would wait for it for ever.
-        """
-        if self._taken or not self._others:
-            return
-        if any(events & _GONE for _, events in self._glance.poll(0)):
-            self._over = True
-            trio.lowlevel.current_trio_token().run_sync_soon(self._others.unpark_all)
-
-    def _set_timer(self, seconds: float) -> None:
-        self._timed = seconds > 0
-        signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    def _sleep(self, *, looked: bool) -> bool:
+        """Sleep on the device for a moment; whether there may be a request. *looked*: so far in vain."""
+        if looked:
+            self._vain += 1
+            if self._vain >= _IN_VAIN:
+                self._vain = 0
+                self._rest = _REST
+        return not self._beside and bool(self._poll.poll(_SLEEPING))
 
 
 class _Crowd:
@@ -261,4 +245,20 @@ class _Crowd:
 
 # pyfuse3's loop looks it up among its module's names for each request.
 _WAIT = "_wait_fuse_readable"
-_STOCK_TASKS = 99
+
+
+def _is_taken_back(error: OSError) -> bool:
+    """Whether there was no request in the end, because its caller is gone. False: the mount is gone."""
+    if error.errno in (errno.ENOENT, errno.EINTR):
+        return True
+    if error.errno in (errno.ENODEV, errno.ECONNABORTED):
+        return False
+    raise error
+
+
+def can_be_installed() -> bool:
+    """Whether this pyfuse3 waits in the way that is known here. Otherwise it serves by itself."""
+    if inspect.iscoroutinefunction(getattr(pyfuse3, _WAIT, None)):
+        return True
+    log.warning("this pyfuse3 waits in another way; requests are served more slowly")
+    return False

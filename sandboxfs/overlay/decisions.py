@@ -7,6 +7,7 @@ changes. A file with several names is treated as the strictest of those that are
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, Tree
@@ -62,6 +63,18 @@ class Decisions:
         self._states: dict[int, State] = {ROOT_INODE: policy.start}
         self.hides = _hides(policy)
         self._covers = _covers(policy)
+        self._notes: list[Callable[[], None]] | None = None
+
+    def defer(self) -> Callable[[], None]:
+        """Have changes that were made recorded only when what is given is called."""
+        notes: list[Callable[[], None]] = []
+        self._notes = notes
+
+        def record() -> None:
+            while notes:
+                notes.pop(0)()
+
+        return record
 
     def replace(self, policy: Compiled) -> list[Shown]:
         """Decide by another policy; what came into sight or went out of it."""
@@ -200,6 +213,21 @@ class Decisions:
         to: bytes | None = None,
     ) -> None:
         """Record a change that was made."""
+        if self._notes is not None:
+            self._notes.append(partial(self._note, op, access, parent, name, state, caller, to))
+        else:
+            self._note(op, access, parent, name, state, caller, to)
+
+    def _note(
+        self,
+        op: str,
+        access: Access,
+        parent: int,
+        name: bytes,
+        state: State,
+        caller: Caller,
+        to: bytes | None,
+    ) -> None:
         self.journal.record(op, access, self._tree.path_to(parent, name), to, state.decision, caller, 0)
 
     # Asking about an inode
@@ -215,7 +243,24 @@ class Decisions:
 
     def note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
         """Record what was done to an inode."""
+        if self._notes is not None:
+            self._notes.append(partial(self._note_inode, op, access, ino, state, caller))
+        else:
+            self._note_inode(op, access, ino, state, caller)
+
+    def _note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
         self.journal.record(op, access, self._tree.path(ino), None, state.decision, caller, 0)
+
+    def note_move(self, path: bytes, parent: int, name: bytes, state: State, caller: Caller) -> None:
+        """Record that what was at *path* is now at a name."""
+        if self._notes is not None:
+            self._notes.append(partial(self._note_move, path, parent, name, state, caller))
+        else:
+            self._note_move(path, parent, name, state, caller)
+
+    def _note_move(self, path: bytes, parent: int, name: bytes, state: State, caller: Caller) -> None:
+        to = self._tree.path_to(parent, name)
+        self.journal.record("rename", Access.WRITE, path, to, state.decision, caller, 0)
 
 
 def _hides(policy: Compiled) -> bool:

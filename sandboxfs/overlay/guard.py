@@ -54,6 +54,10 @@ class Guard:
         # Directories of which the kernel may remember what this policy shows of them, where they are.
         self._listed: set[int] = set()
 
+    def defer_records(self) -> Callable[[], None]:
+        """Have changes that were made recorded only when what is given is called: once they are answered."""
+        return self._decisions.defer()
+
     def closed_by(self, policy: Compiled) -> list[Shown]:
         """The open files that could be written and could not under *policy*."""
         return self._decisions.closed_by(policy, {ino for ino, _ in self._handles.values()})
@@ -235,8 +239,7 @@ class Guard:
             self._decisions.unlearn_all()
         for ino in done.inodes:
             self._decisions.unlearn(ino)
-        to_path = self._inner.path_to(new_parent, new_name)
-        self._journal.record("rename", WRITE, path, to_path, done.state.decision, caller, 0)
+        self._decisions.note_move(path, new_parent, new_name, done.state, caller)
 
     def _check_move(
         self,
@@ -291,7 +294,7 @@ class Guard:
             self._decide_again(handle, "read", READ)
         return self._inner.read(handle, offset, size)
 
-    def write(self, handle: int, offset: int, data: bytes) -> int:
+    def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
         if handle in self._unsure:
             self._decide_again(handle, "write", WRITE)
         return self._inner.write(handle, offset, data)

@@ -270,7 +270,7 @@ class Overlay:
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
         return self._files.read(handle, offset, size)
 
-    def write(self, handle: int, offset: int, data: bytes) -> int:
+    def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
         return self._files.write(handle, offset, data)
 
     def release(self, handle: int) -> None:

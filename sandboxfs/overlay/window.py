@@ -190,7 +190,7 @@ class Window:
             return self._open[handle][offset : offset + size]
         return self._inner.read(handle, offset, size)
 
-    def write(self, handle: int, offset: int, data: bytes) -> int:
+    def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
         return self._inner.write(handle, offset, data)
 
     def release(self, handle: int) -> None:

@@ -8,7 +8,7 @@ from threading import Timer
 
 import pytest
 
-from sandboxfs.fuse.session import _stores_well
+from sandboxfs.fuse.telling import stores_well
 from tests.mount.conftest import Mount
 from tests.support.mounted import companion, eventually, run, says, tell
 
@@ -26,7 +26,7 @@ print(os.read(fd, 100).decode(), os.fstat(fd).st_size)
 """
 
 
-@pytest.mark.skipif(not _stores_well(), reason="this kernel is not given files")
+@pytest.mark.skipif(not stores_well(), reason="this kernel is not given files")
 def test_a_small_file_is_read_and_looked_at_without_asking_once_it_is_open(mount: Mount) -> None:
     sandbox = mount({"file": "text"})
     with companion(READ_WHEN_TOLD, sandbox.root / "file", cwd=sandbox.lower) as program:

@@ -1,18 +1,24 @@
 """Is every operation that the kernel can ask for accounted for by the policy?
 
-pyfuse3 may learn new operations, and a handler may be added here: neither may open a way past the guard. So
-each is in one of the tables below, and together they are the table in docs/policy.md.
+pyfuse3 may learn new operations, and a handler may be added here or to those that answer without pyfuse3:
+none may open a way past the guard. So each is in one of the tables below, and together they are the table in
+docs/policy.md.
 """
 
 import ast
 import inspect
 import re
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pyfuse3
 
+from sandboxfs.fuse.express import Express, Handler
+from sandboxfs.fuse.later import at_once
 from sandboxfs.fuse.operations import Operations
-from sandboxfs.overlay.filesystem import Filesystem
+from sandboxfs.fuse.wire import Opcode
+from sandboxfs.overlay.filesystem import ANYBODY, Filesystem
 from sandboxfs.overlay.guard import Guard
 
 # What an operation attempts; the guard checks it, on the path in question.
@@ -46,6 +52,10 @@ UNCHECKED = {"statfs", "flush", "release", "releasedir", "fsync", "fsyncdir", "f
 UNHANDLED = {"access", "poll", "init", "stacktrace"}
 # Verbs of the protocol that the kernel does not ask for by themselves.
 OWN_VERBS = {"absence_lasts", "familiar", "listing", "remember", "close"}
+
+
+# What the kernel has more than one request for.
+SAME_AS = {"batch_forget": "forget", "readdirplus": "readdir", "rename2": "rename"}
 
 
 def operations_of(kind: type) -> set[str]:
@@ -111,6 +121,49 @@ def test_every_handler_hands_over_to_the_filesystem_behind_it() -> None:
     for name, method in methods_of(Operations).items():
         if name not in ("__init__", "flush"):
             assert name in calls_in(method), f"{name} does not ask the filesystem"
+
+
+def handlers() -> dict[Opcode, Handler]:
+    """What is answered without pyfuse3, by nobody who has a filesystem to answer from."""
+    nothing = cast(Filesystem, None)
+    express = Express(nothing, -1, at_once, lambda _: None, lambda _ino, _content: False, lambda: None)
+    return {Opcode(number): handler for number, handler in express._handlers.items()}
+
+
+def verb_of(opcode: Opcode) -> str:
+    name = opcode.name.lower()
+    return SAME_AS.get(name, name)
+
+
+def asked_by(method: ast.FunctionDef) -> set[str]:
+    """The verbs of the filesystem that a method of `Express` uses."""
+    return {
+        node.attr
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self._fs", "fs")
+    }
+
+
+def test_every_request_that_is_answered_without_pyfuse3_is_classified() -> None:
+    answered = handlers()
+    # Whom it interrupts gets the answer all the same: nothing is asked for, and nothing said.
+    interrupt = answered.pop(Opcode.INTERRUPT)
+    assert interrupt(1, memoryview(b""), ANYBODY) is None
+    assert {verb_of(opcode) for opcode in answered} <= CHECKED.keys() | UNCHECKED
+
+
+def test_every_request_that_is_answered_without_pyfuse3_is_handed_over_to_the_filesystem() -> None:
+    answered = handlers()
+    del answered[Opcode.INTERRUPT]
+    methods = methods_of(Express)
+    used = set()
+    for opcode, handler in answered.items():
+        name = (handler.func if isinstance(handler, partial) else handler).__name__
+        used.add(name)
+        verb, asked = verb_of(opcode), asked_by(methods[name])
+        assert verb in asked, f"{name} does not ask the filesystem for {verb}"
+        assert asked - {verb} <= OWN_VERBS | UNCHECKED, f"{name} asks for something else"
+    assert {name for name, method in methods.items() if asked_by(method)} == used
 
 
 def test_the_table_of_operations_in_the_documents_is_this_one() -> None:

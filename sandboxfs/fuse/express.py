@@ -1,0 +1,361 @@
+"""Which requests are answered without pyfuse3?
+
+Those that programs wait for most. A processor that waits for an answer goes to sleep after some microseconds,
+and waking it takes longer than most answers do: what is saved before that moment is saved twice. So these are
+read from the device and answered on it, without the objects and coroutines that pyfuse3 makes for each. They
+also say what pyfuse3 cannot: that the kernel may remember a listing, and that it knows an entry already.
+
+Each handler is told the inode, the request and the caller, asks the filesystem, and gives the body of the
+answer, or None where there is none. The bytes of the request are good until it returns.
+"""
+
+import errno
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import cast
+
+import trio
+
+from sandboxfs.fuse import wire
+from sandboxfs.fuse.later import DoBeside, finish
+from sandboxfs.fuse.passage import unsent
+from sandboxfs.fuse.waiting import Spawn
+from sandboxfs.fuse.wire import BODY, Opcode
+from sandboxfs.overlay.filesystem import ANYBODY, AttributeChange, Caller, Filesystem, Listing, Somebody
+from sandboxfs.overlay.later import Later
+
+log = logging.getLogger(__name__)
+
+Body = bytes | memoryview
+Handler = Callable[[int, memoryview, Caller], Body | None]
+Give = Callable[[int, bytes], bool]
+"""Lets the kernel have the content of a file that nobody has open; whether it has it then."""
+
+
+MOST_THREADS = 40
+"""So many requests are answered by threads of their own at once; more of them take turns."""
+
+# Parts of the bodies of requests.
+_numbers_2 = struct.Struct("=QQ").unpack_from
+_number = struct.Struct("=Q").unpack_from
+_half = struct.Struct("=I").unpack_from
+_halves_2 = struct.Struct("=II").unpack_from
+_place = struct.Struct("=QQI").unpack_from
+_setattr_in = struct.Struct("=I4xQQ8xqq8xII4xI4xII").unpack_from
+_MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _HANDLE, _ATIME_NOW, _MTIME_NOW = (1 << bit for bit in range(9))
+_A_SECOND = 10**9
+# Where the data of a WRITE is.
+_DATA = BODY + 40
+_DATASYNC = 1
+_DOTS = b".", b".."
+_OF_LISTING = {
+    Listing.ASKED_FOR: 0,
+    Listing.ANEW: wire.CACHE_DIR,
+    Listing.KEPT: wire.CACHE_DIR | wire.KEEP_CACHE,
+}
+_head = wire.HEADER.pack
+# Larger answers are not put together in memory first.
+_LARGE = 1 << 14
+
+
+class Express:
+    """Answers what is asked most of one filesystem, on one device."""
+
+    def __init__(
+        self,
+        filesystem: Filesystem,
+        device: int,
+        beside: DoBeside,
+        spawn: Spawn,
+        give: Give,
+        afterwards: Callable[[], None],
+    ) -> None:
+        """*afterwards* is called after each answer, for what nobody needs to wait for."""
+        self._fs = filesystem
+        self._device = device
+        self._beside = beside
+        self._spawn = spawn
+        self._give = give
+        self._afterwards = afterwards
+        self._threads = _Threads()
+        self._caller = ANYBODY
+        self._handlers: dict[int, Handler] = {
+            Opcode.LOOKUP: self._lookup,
+            Opcode.FORGET: self._forget,
+            Opcode.BATCH_FORGET: self._forget_many,
+            Opcode.GETATTR: self._getattr,
+            Opcode.SETATTR: self._setattr,
+            Opcode.READLINK: self._readlink,
+            Opcode.MKDIR: self._mkdir,
+            Opcode.UNLINK: self._unlink,
+            Opcode.RMDIR: self._rmdir,
+            Opcode.RENAME: partial(self._rename, names=BODY + 8),
+            Opcode.RENAME2: partial(self._rename, names=BODY + 16),
+            Opcode.OPEN: self._open,
+            Opcode.CREATE: self._create,
+            Opcode.READ: self._read,
+            Opcode.WRITE: self._write,
+            Opcode.RELEASE: self._release,
+            Opcode.FSYNC: self._fsync,
+            Opcode.OPENDIR: self._opendir,
+            Opcode.READDIRPLUS: self._readdir,
+            Opcode.RELEASEDIR: self._releasedir,
+            Opcode.GETXATTR: self._getxattr,
+            Opcode.LISTXATTR: self._listxattr,
+            # Nothing that waits can be given up; who was interrupted gets the answer when it comes.
+            Opcode.INTERRUPT: lambda _ino, _request, _caller: None,
+        }
+
+    def answer(self, request: memoryview) -> bool:
+        """Answer a request, if it is one of these; whether it is."""
+        _, opcode, unique, ino, uid, gid, pid = wire.header_of(request)
+        handler = self._handlers.get(opcode)
+        if handler is None:
+            return False
+        caller = self._caller
+        if caller.pid != pid or caller.uid != uid or caller.gid != gid:
+            caller = self._caller = Somebody(uid, gid, pid)
+        try:
+            body = handler(ino, request, caller)
+        except Later as later:
+            if later.answers and self._threads.take():
+                work = partial(self._answer_from_thread, unique, opcode, later.work)
+                try:
+                    trio.lowlevel.start_thread_soon(work, _take_it_as_done)
+                except RuntimeError:
+                    # The system has no thread for us: then everybody waits.
+                    work()
+                return True
+            # The request is in memory that the next one takes.
+            again = partial(handler, ino, memoryview(bytes(request)), caller)
+            self._spawn(partial(self._answer_later, unique, opcode, later, again))
+            return True
+        except OSError as error:
+            self._refuse(unique, error.errno or errno.EIO)
+        except Exception as bug:
+            self._give_up(unique, opcode, bug)
+        else:
+            if body is not None:
+                self._reply(unique, body)
+        self._afterwards()
+        return True
+
+    async def _answer_later(
+        self, unique: int, opcode: int, later: Later, again: Callable[[], Body | None]
+    ) -> None:
+        try:
+            body = await finish(self._beside, later, again)
+        except OSError as error:
+            self._refuse(unique, error.errno or errno.EIO)
+        except Exception as bug:
+            self._give_up(unique, opcode, bug)
+        else:
+            self._reply(unique, b"" if body is None else body)
+        self._afterwards()
+
+    def _answer_from_thread(self, unique: int, opcode: int, work: Callable[[], object]) -> None:
+        """Answer with what *work* gives, in the thread that does it: no task has to wait for its turn."""
+        try:
+            body = cast(Body | None, work())
+            answer = partial(self._reply, unique, b"" if body is None else body)
+        except OSError as error:
+            answer = partial(self._refuse, unique, error.errno or errno.EIO)
+        except Exception as bug:
+            answer = partial(self._give_up, unique, opcode, bug)
+        with self._threads.given_back() as serving:
+            if serving:
+                answer()
+
+    def close(self) -> None:
+        """Answer nothing any more: what answers are written to is about to be closed."""
+        self._threads.end()
+
+    def _give_up(self, unique: int, opcode: int, bug: BaseException | None) -> None:
+        log.error("bug in %s; the kernel gets EIO", Opcode(opcode).name.lower(), exc_info=bug)
+        if opcode not in (Opcode.FORGET, Opcode.BATCH_FORGET):
+            self._refuse(unique, errno.EIO)
+
+    def _reply(self, unique: int, body: Body) -> None:
+        size = len(body)
+        head = _head(16 + size, 0, unique)
+        try:
+            if size < _LARGE:
+                os.write(self._device, head + body)
+            else:
+                os.writev(self._device, (head, body))
+        except OSError as error:
+            unsent(error)
+
+    def _refuse(self, unique: int, number: int) -> None:
+        try:
+            os.write(self._device, _head(16, -number, unique))
+        except OSError as error:
+            unsent(error)
+
+    # Looking
+
+    def _lookup(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        entry = self._fs.lookup(ino, request[BODY:-1].tobytes(), caller)
+        if entry is not None:
+            return wire.found(entry)
+        return wire.ABSENT_FOR_LONG if self._fs.absence_lasts(ino) else wire.ABSENT
+
+    def _forget(self, ino: int, request: memoryview, caller: Caller) -> None:
+        self._fs.forget(ino, _number(request, BODY)[0])
+
+    def _forget_many(self, ino: int, request: memoryview, caller: Caller) -> None:
+        for number in range(_half(request, BODY)[0]):
+            self._fs.forget(*_numbers_2(request, BODY + 8 + 16 * number))
+
+    def _getattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        return wire.attributes(self._fs.getattr(ino, caller))
+
+    def _readlink(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        return self._fs.readlink(ino, caller)
+
+    def _getxattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        value = self._fs.getxattr(ino, request[BODY + 8 : -1].tobytes(), caller)
+        return _as_much_as_fits(value, _half(request, BODY)[0])
+
+    def _listxattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        names = b"".join(name + b"\0" for name in self._fs.listxattr(ino, caller))
+        return _as_much_as_fits(names, _half(request, BODY)[0])
+
+    # Changing
+
+    def _setattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        valid, handle, size, atime, mtime, atime_ns, mtime_ns, mode, uid, gid = _setattr_in(request, BODY)
+        change = AttributeChange(
+            mode if valid & _MODE else None,
+            uid if valid & _UID else None,
+            gid if valid & _GID else None,
+            size if valid & _SIZE else None,
+            _moment(atime, atime_ns, now=valid & _ATIME_NOW) if valid & _ATIME else None,
+            _moment(mtime, mtime_ns, now=valid & _MTIME_NOW) if valid & _MTIME else None,
+        )
+        return wire.attributes(self._fs.setattr(ino, change, handle if valid & _HANDLE else None, caller))
+
+    def _mkdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        return wire.found(
+            self._fs.mkdir(ino, request[BODY + 8 : -1].tobytes(), _half(request, BODY)[0], caller)
+        )
+
+    def _unlink(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        self._fs.unlink(ino, request[BODY:-1].tobytes(), caller)
+        return b""
+
+    def _rmdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        self._fs.rmdir(ino, request[BODY:-1].tobytes(), caller)
+        return b""
+
+    def _rename(self, ino: int, request: memoryview, caller: Caller, *, names: int) -> bytes:
+        to = _number(request, BODY)[0]
+        flags = _half(request, BODY + 8)[0] if names > BODY + 8 else 0
+        old, new, _ = request[names:].tobytes().split(b"\0")
+        self._fs.rename(ino, old, to, new, flags, caller)
+        return b""
+
+    # Files
+
+    def _open(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        opened = self._fs.open(ino, _half(request, BODY)[0], caller)
+        flags = wire.DIRECT_IO if opened.direct else 0
+        if opened.keep_cache or (opened.content is not None and self._give(ino, opened.content)):
+            flags |= wire.KEEP_CACHE
+        return wire.opened(opened.handle, flags)
+
+    def _create(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        flags, mode = _halves_2(request, BODY)
+        opened, entry = self._fs.create(ino, request[BODY + 16 : -1].tobytes(), mode, flags, caller)
+        kept = wire.KEEP_CACHE if opened.keep_cache else 0
+        return wire.found(entry) + wire.opened(opened.handle, kept)
+
+    def _read(self, ino: int, request: memoryview, caller: Caller) -> Body:
+        return self._fs.read(*_place(request, BODY))
+
+    def _write(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        handle, offset, size = _place(request, BODY)
+        return wire.written(self._fs.write(handle, offset, request[_DATA : _DATA + size]))
+
+    def _release(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        self._fs.release(_number(request, BODY)[0])
+        return b""
+
+    def _fsync(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        handle, flags = _number(request, BODY)[0], _half(request, BODY + 8)[0]
+        self._fs.fsync(handle, bool(flags & _DATASYNC))
+        return b""
+
+    # Directories
+
+    def _opendir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        handle = self._fs.opendir(ino, caller)
+        return wire.opened(handle, _OF_LISTING[self._fs.listing(ino)])
+
+    def _readdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        handle, start, room = _place(request, BODY)
+        fs = self._fs
+        parts: list[bytes] = []
+        for name, entry, position in fs.readdir(handle, start, brief=fs.familiar(handle, start)):
+            part = wire.listed(name, entry, position)
+            room -= len(part)
+            if room < 0:
+                fs.forget(entry.ino, 0)
+                break
+            parts.append(part)
+            if not entry.mentioned and name not in _DOTS:
+                fs.remember(entry.ino)
+        return b"".join(parts)
+
+    def _releasedir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        self._fs.releasedir(_number(request, BODY)[0])
+        return b""
+
+
+def _take_it_as_done(_: object) -> None:
+    """For a thread that tells by itself how its work ended."""
+
+
+class _Threads:
+    """The threads that answer a request by themselves: so many, as long as anything is served."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._free = MOST_THREADS
+        self._serving = True
+
+    def take(self) -> bool:
+        with self._lock:
+            taken = self._serving and self._free > 0
+            self._free -= taken
+            return taken
+
+    @contextmanager
+    def given_back(self) -> Iterator[bool]:
+        """Whether there is still somebody to answer; there is until the end of the block."""
+        with self._lock:
+            self._free += 1
+            yield self._serving
+
+    def end(self) -> None:
+        with self._lock:
+            self._serving = False
+
+
+def _as_much_as_fits(value: bytes, room: int) -> bytes:
+    """What is answered when there is so much room for *value*; with none, how much there would have to be."""
+    if room == 0:
+        return wire.written(len(value))
+    if len(value) > room:
+        raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
+    return value
+
+
+def _moment(seconds: int, nanoseconds: int, *, now: int) -> int:
+    return time.time_ns() if now else int(seconds) * _A_SECOND + int(nanoseconds)

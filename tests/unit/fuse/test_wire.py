@@ -1,0 +1,180 @@
+"""Do answers have the layout that linux/fuse.h says?"""
+
+import os
+import stat
+import struct
+
+import pytest
+
+from sandboxfs.fuse import wire
+from sandboxfs.fuse.wire import Opcode
+from sandboxfs.overlay.filesystem import Entry, Lasting
+from tests.unit.fuse.kernel import attributes_of, entry_of, listed_in, opened_of, request
+
+A_SECOND = 10**9
+# enum fuse_opcode.
+OPCODES = {
+    "LOOKUP": 1,
+    "FORGET": 2,
+    "GETATTR": 3,
+    "SETATTR": 4,
+    "READLINK": 5,
+    "MKDIR": 9,
+    "UNLINK": 10,
+    "RMDIR": 11,
+    "RENAME": 12,
+    "OPEN": 14,
+    "READ": 15,
+    "WRITE": 16,
+    "RELEASE": 18,
+    "FSYNC": 20,
+    "GETXATTR": 22,
+    "LISTXATTR": 23,
+    "INIT": 26,
+    "OPENDIR": 27,
+    "RELEASEDIR": 29,
+    "CREATE": 35,
+    "INTERRUPT": 36,
+    "BATCH_FORGET": 42,
+    "READDIRPLUS": 44,
+    "RENAME2": 45,
+}
+
+
+def status(mode: int = stat.S_IFREG | 0o4640, times: tuple[int, int, int] = (0, 0, 0)) -> os.stat_result:
+    """Numbers of which no two are the same; the times in nanoseconds."""
+    atime, mtime, ctime = times
+    extra = {"st_atime_ns": atime, "st_mtime_ns": mtime, "st_ctime_ns": ctime}
+    extra |= {"st_blksize": 4096, "st_blocks": 24, "st_rdev": os.makedev(8, 300)}
+    return os.stat_result((mode, 1, 2, 3, 1001, 1002, 1 << 40, 0, 0, 0), extra)
+
+
+def entry(
+    times: tuple[int, int, int] = (0, 0, 0),
+    name: Lasting = Lasting.BRIEFLY,
+    attributes: Lasting = Lasting.BRIEFLY,
+    *,
+    guarded: bool = False,
+    mentioned: bool = False,
+) -> Entry:
+    return Entry(1 << 35, status(times=times), 2, name, attributes, guarded, mentioned)
+
+
+def test_operations_have_the_numbers_of_the_kernel() -> None:
+    assert {opcode.name: opcode.value for opcode in Opcode} == OPCODES
+
+
+def test_the_header_of_a_request_is_taken_apart() -> None:
+    header = request(22, b"body", ino=1 << 40, unique=1 << 50, caller=(1, 2, 3))
+    assert wire.header_of(header) == (44, 22, 1 << 50, 1 << 40, 1, 2, 3)
+    assert header[wire.BODY :] == b"body"
+
+
+def test_an_answer_begins_with_its_length_the_error_and_the_number_of_the_request() -> None:
+    assert wire.HEADER.pack(20, -13, 1 << 50) == struct.pack("=IiQ", 20, -13, 1 << 50)
+    assert wire.HEADER.size == 16
+
+
+def test_a_refusal_has_the_error_as_a_negative_number() -> None:
+    assert wire.refusal(7, 13) == struct.pack("=IiQ", 16, -13, 7)
+
+
+def test_a_message_has_its_kind_and_no_number() -> None:
+    assert wire.message(3, b"body") == struct.pack("=IiQ", 20, 3, 0) + b"body"
+
+
+def test_attributes_say_all_that_the_status_does() -> None:
+    times = 5 * A_SECOND + 1, 6 * A_SECOND + 2, 7 * A_SECOND + 999_999_999
+    body = wire.attributes(entry(times))
+    assert body == struct.pack(
+        "=QII QQQqqqIIIIIIIIII",
+        *(0, A_SECOND // 2, 0),
+        *(1 << 35, 1 << 40, 24, 5, 6, 7, 1, 2, 999_999_999),
+        *(stat.S_IFREG | 0o4640, 2, 1001, 1002, os.makedev(8, 300), 4096, 0),
+    )
+
+
+def test_a_moment_before_1970_has_negative_seconds_and_positive_nanoseconds() -> None:
+    found = attributes_of(wire.attributes(entry((-1, -A_SECOND, -3 * A_SECOND // 2)))).attr
+    assert (found.atime, found.atimensec) == (-1, 999_999_999)
+    assert (found.mtime, found.mtimensec) == (-1, 0)
+    assert (found.ctime, found.ctimensec) == (-2, 500_000_000)
+
+
+LASTING = [
+    (Lasting.BRIEFLY, A_SECOND // 2),
+    (Lasting.WATCHED, 60 * A_SECOND),
+    (Lasting.LONG, 3600 * A_SECOND),
+]
+
+
+@pytest.mark.parametrize(("lasting", "nanoseconds"), LASTING)
+def test_what_is_known_of_an_inode_is_good_as_long_as_it_lasts(lasting: Lasting, nanoseconds: int) -> None:
+    assert attributes_of(wire.attributes(entry(attributes=lasting))).attr_valid == nanoseconds
+
+
+@pytest.mark.parametrize(("name", "name_valid"), LASTING)
+@pytest.mark.parametrize(("inode", "attr_valid"), LASTING)
+def test_a_name_and_its_inode_are_good_for_a_time_each(
+    name: Lasting, name_valid: int, inode: Lasting, attr_valid: int
+) -> None:
+    found = entry_of(wire.found(entry(name=name, attributes=inode)))
+    assert (found.entry_valid, found.attr_valid) == (name_valid, attr_valid)
+
+
+def test_what_a_name_leads_to_is_an_inode_with_its_attributes() -> None:
+    made = entry((1, 2, 3))
+    found = entry_of(wire.found(made))
+    assert (found.nodeid, found.generation) == (1 << 35, 0)
+    assert found.attr == attributes_of(wire.attributes(made)).attr
+
+
+def test_nothing_of_what_is_guarded_may_be_kept() -> None:
+    made = entry(name=Lasting.LONG, attributes=Lasting.LONG, guarded=True)
+    assert attributes_of(wire.attributes(made)).attr_valid == 0
+    found = entry_of(wire.found(made))
+    assert (found.nodeid, found.entry_valid, found.attr_valid) == (1 << 35, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "nanoseconds"), [(wire.ABSENT, A_SECOND // 2), (wire.ABSENT_FOR_LONG, 3600 * A_SECOND)]
+)
+def test_an_absent_name_has_no_inode_and_is_absent_for_a_time(body: bytes, nanoseconds: int) -> None:
+    found = entry_of(body)
+    assert (found.nodeid, found.entry_valid, found.attr_valid) == (0, nanoseconds, 0)
+    assert set(found.attr) == {0}
+
+
+@pytest.mark.parametrize("length", [*range(1, 18), 255])
+def test_an_entry_of_a_listing_ends_at_a_multiple_of_eight(length: int) -> None:
+    name = b"n" * length
+    body = wire.listed(name, entry(), 1 << 60)
+    assert len(body) == (152 + length + 7) // 8 * 8
+    (found,) = listed_in(body)
+    assert found == (entry_of(wire.found(entry())), 1 << 35, 1 << 60, 8, name)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [(stat.S_IFREG, 8), (stat.S_IFDIR, 4), (stat.S_IFLNK, 10), (stat.S_IFIFO, 1)]
+)
+def test_an_entry_of_a_listing_has_its_type(mode: int, kind: int) -> None:
+    made = Entry(5, status(mode | 0o777), 1, Lasting.LONG, Lasting.LONG)
+    (found,) = listed_in(wire.listed(b"name", made, 1))
+    assert found.type == kind
+
+
+def test_what_is_only_mentioned_has_a_number_and_a_type_but_no_inode() -> None:
+    (found,) = listed_in(wire.listed(b"name", entry(mentioned=True), 9))
+    assert (found.ino, found.position, found.type, found.name) == (1 << 35, 9, 8, b"name")
+    assert found.entry[:4] == (0, 0, 0, 0)
+    assert set(found.entry.attr) == {0}
+
+
+def test_what_was_opened_has_a_handle_and_flags() -> None:
+    assert opened_of(wire.opened(1 << 40, 3)) == (1 << 40, 3)
+    # FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE and FOPEN_CACHE_DIR.
+    assert (wire.DIRECT_IO, wire.KEEP_CACHE, wire.CACHE_DIR) == (1, 2, 8)
+
+
+def test_a_size_takes_eight_bytes() -> None:
+    assert wire.written(1 << 20) == struct.pack("=II", 1 << 20, 0)
