@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Line:
-    """One row with its numbers: of each competitor, and of sandboxfs divided by each other one."""
+    """One row with its numbers: of each competitor, and of one of them divided by each other one."""
 
     row: Row
     values: Mapping[str, Spread]
@@ -54,13 +54,15 @@ class Book:
         self.failures.setdefault((row, competitor), why)
 
 
-def compare(rows: Iterable[Row], book: Book, measure: Callable[[Sample], float | None]) -> list[Line]:
-    """The lines of all rows of which anything is known."""
-    lines = [_line(row, book, measure) for row in rows]
+def compare(
+    rows: Iterable[Row], book: Book, measure: Callable[[Sample], float | None], own: str = OWN
+) -> list[Line]:
+    """The lines of all rows of which anything is known, with the ratios of *own* to the others."""
+    lines = [_line(row, book, measure, own) for row in rows]
     return [line for line in lines if line.values or line.failed]
 
 
-def _line(row: Row, book: Book, measure: Callable[[Sample], float | None]) -> Line:
+def _line(row: Row, book: Book, measure: Callable[[Sample], float | None], own: str) -> Line:
     failed = {competitor: why for (name, competitor), why in book.failures.items() if name == row.name}
     taken = {
         competitor: {
@@ -73,7 +75,7 @@ def _line(row: Row, book: Book, measure: Callable[[Sample], float | None]) -> Li
     ratios = {
         other: found
         for other in OTHERS
-        if (found := _ratio(taken.get(OWN, {}), taken.get(other, {}))) is not None
+        if other != own and (found := _ratio(taken.get(own, {}), taken.get(other, {}))) is not None
     }
     return Line(row, values, ratios, failed, max(map(len, taken.values()), default=0))
 

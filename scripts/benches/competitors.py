@@ -6,6 +6,7 @@
     unionfs-fuse     an older union filesystem, in C
     sandboxfs        with the policy and audit log that everybody gets
     rules off        sandboxfs without rules, with the audit log at its least
+    pyfuse3          the floor: the thinnest filesystem on it passes a copy on; only when it is asked for
 
 Each mount is a new one with nothing above the tree. What was written is put aside when it ends, not removed:
 for minutes after many files were removed, ext4 looks at each of their inodes before it makes a new one, and
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Protocol
 
 from scripts.benches.measuring import SANDBOXFS
-from scripts.benches.names import FUSE_OVERLAYFS, OVERLAYFS, OWN, PLAIN, RULES_OFF, UNIONFS
+from scripts.benches.names import FUSE_OVERLAYFS, OVERLAYFS, OWN, PLAIN, RULES_OFF, THINNEST, UNIONFS
 from scripts.benches.trees import refresh
 
 USED = "used"
@@ -106,6 +107,45 @@ class Sandboxfs:
 
 
 @dataclass(frozen=True)
+class Thinnest:
+    place: Path
+    environment: Mapping[str, str]
+    name: str = THINNEST
+
+    def show(self, tree: Path) -> Iterator[View]:
+        copy, view, errors = self.place / tree.name, self.place / "view", self.place / "errors"
+        mirror(tree, copy, self.place / USED)
+        # What git looks at is passed on as it is, so that the index is right in the view too.
+        refresh(copy, self.environment)
+        view.mkdir(exist_ok=True)
+        words = [sys.executable, "-P", "-m", "scripts.benches.thinnest", str(copy), str(view)]
+        begun = time.perf_counter()
+        with errors.open("wb") as output:
+            child = subprocess.Popen(
+                words,
+                env=dict(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            if not child.stdout or not child.stdout.readline():
+                child.wait()
+                said = errors.read_text(errors="replace").splitlines()
+                raise Failed(said[-1] if said else f"it ended with {child.returncode}")
+            view.stat()
+            yield View(view, child.pid, time.perf_counter() - begun)
+        finally:
+            if view.is_mount():
+                unmount(view)
+                ended(child.pid)
+            # Only for who did not get so far, or does not end.
+            child.kill()
+            child.communicate()
+
+
+@dataclass(frozen=True)
 class Layered:
     """The three that are given a lower and an upper directory by their mount command."""
 
@@ -151,6 +191,7 @@ def everybody(place: Path, environment: Mapping[str, str]) -> list[Competitor]:
         *layered,
         Sandboxfs(place / OWN, environment),
         Sandboxfs(place / "rules-off", environment, RULES_OFF, off),
+        Thinnest(place / THINNEST, environment),
     ]
 
 

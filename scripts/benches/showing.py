@@ -4,8 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from scripts.benches.comparing import Line, Spread, geometric_mean, workload_ratios
-from scripts.benches.names import LATENCY, MEGABYTES, MICROSECONDS, OTHERS, OWN, PLAIN, SINGLE, WORKLOAD
-from scripts.benches.targets import Verdict
+from scripts.benches.names import (
+    LATENCY,
+    MEGABYTES,
+    MICROSECONDS,
+    OTHERS,
+    OWN,
+    PLAIN,
+    SINGLE,
+    THINNEST,
+    WORKLOAD,
+)
+from scripts.benches.targets import Floor, Verdict
 
 _TITLES = {
     WORKLOAD: "workloads",
@@ -26,6 +36,7 @@ class Outcome:
     lines: Sequence[Line]
     verdicts: Sequence[Verdict]
     measures: Mapping[str, Sequence[Line]]  # all that was taken; `lines` is the one of them to be shown
+    floors: Sequence[Floor] = ()
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:
@@ -38,6 +49,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
             for measure, lines in outcome.measures.items()
         },
         "targets": [{**asdict(verdict), "verdict": verdict.word} for verdict in outcome.verdicts],
+        "floors": [asdict(floor) for floor in outcome.floors],
     }
 
 
@@ -57,7 +69,7 @@ def means(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def table(outcome: Outcome) -> str:
-    """The rows, the means, the targets, and what was left out or failed."""
+    """The rows, the means, the targets and their floors, and what was left out or failed."""
     lines = outcome.lines
     others = [other for other in OTHERS if any(other in line.ratios for line in lines)]
     text = [outcome.machine, *outcome.conditions]
@@ -72,6 +84,7 @@ def table(outcome: Outcome) -> str:
         cells = "".join(f"{_digits(found[other]) if other in found else '':>{_CELL}}" for other in others)
         text += ["", f"{'geometric mean of workloads':<51}{cells}"]
     text += ["", "targets", *map(_judged, outcome.verdicts)] if outcome.verdicts else []
+    text += _floors(outcome.floors)
     failures = [
         f"  {line.row.name}, {name}: {why}" for line in lines for name, why in sorted(line.failed.items())
     ]
@@ -117,3 +130,15 @@ def _judged(verdict: Verdict) -> str:
     found = "" if verdict.found is None else f"{verdict.found:.3g}"
     remark = f"   ({verdict.remark})" if verdict.remark else ""
     return f"  {verdict.target:<46}{found:>8}  at most {verdict.limit:<6g}{verdict.word}{remark}"
+
+
+def _floors(floors: Sequence[Floor]) -> list[str]:
+    if not floors:
+        return []
+    head = f"how low {THINNEST} could go"
+    return ["", f"{head:<52}{OWN:>10}{THINNEST:>10}", *map(_lowest, floors)]
+
+
+def _lowest(floor: Floor) -> str:
+    lowest = "-" if floor.lowest is None else f"{floor.lowest:.3g}"
+    return f"  {floor.target:<50}{floor.found:>10.3g}{lowest:>10}  at most {floor.limit:g}"

@@ -39,6 +39,16 @@ class Verdict:
         return "within" if self.found <= self.limit else "OVER"
 
 
+@dataclass(frozen=True)
+class Floor:
+    """A ratio that is over its target, and the lowest that it could be on pyfuse3."""
+
+    target: str
+    limit: float
+    found: float
+    lowest: float | None
+
+
 def judge(lines: Sequence[Line]) -> list[Verdict]:
     """Every target, in the order in which they were set."""
     named = {line.row.name: line for line in lines}
@@ -50,6 +60,33 @@ def judge(lines: Sequence[Line]) -> list[Verdict]:
         _mean(lines, OVERLAYFS),
         *(_single(named, row, limit) for row, limit in SINGLES.items()),
         _mean(lines, RULES_OFF),
+    ]
+
+
+def floors(lines: Sequence[Line], thinnest: Sequence[Line]) -> list[Floor]:
+    """The ratios that are over their targets, each row by itself, beside those of the thinnest filesystem.
+
+    *thinnest* has the same rows, with its ratios to the others; there are no floors where it took no part.
+    """
+    if not any(line.ratios for line in thinnest):
+        return []
+    lowest = {verdict.target: verdict.found for verdict in _ratios(thinnest)}
+    return [
+        Floor(verdict.target, verdict.limit, verdict.found, lowest.get(verdict.target))
+        for verdict in _ratios(lines)
+        if verdict.found is not None and verdict.found > verdict.limit
+    ]
+
+
+def _ratios(lines: Sequence[Line]) -> list[Verdict]:
+    """The targets that are ratios to somebody else."""
+    named = {line.row.name: line for line in lines}
+    return [
+        _mean(lines, FUSE_OVERLAYFS),
+        *(_ratio(named, row, FUSE_OVERLAYFS, ROW_LIMIT) for row in workload_ratios(lines, FUSE_OVERLAYFS)),
+        *(_ratio(named, row, FUSE_OVERLAYFS, ROW_LIMIT) for row in _latency_rows(lines)),
+        *(_ratio(named, row, PLAIN, limit) for row, limit in WARM_LIMITS.items()),
+        _mean(lines, OVERLAYFS),
     ]
 
 

@@ -33,10 +33,10 @@ from scripts.benches.competitors import (
     sweep,
 )
 from scripts.benches.measuring import clean_environment, note
-from scripts.benches.names import EVERYBODY, LATENCY, OWN, PLAIN
+from scripts.benches.names import EVERYBODY, LATENCY, OWN, PLAIN, THINNEST, USUAL
 from scripts.benches.showing import Outcome
 from scripts.benches.supplies import described_application, make_supplies
-from scripts.benches.targets import judge
+from scripts.benches.targets import floors, judge
 from scripts.benches.timing import Sample, Stage
 from scripts.benches.trees import QUICK, Sizes, make_bulk, make_many, make_project
 from scripts.benches.workloads import NPM, Scene, Step
@@ -47,7 +47,7 @@ ROUNDS, SECONDS_IN_ALL, SECONDS_QUICK = 5, 14 * 60, 110
 def bench_whole(place: Path, options: argparse.Namespace) -> Outcome:
     begun = time.monotonic()
     sizes = QUICK if options.quick else Sizes()
-    names = chosen_names(options.against)
+    names = chosen_names(options.against, floor=options.floor)
     if options.install:
         install_missing(names)
     left_out = {name: why for name in names if (why := absent(name)) is not None}
@@ -67,18 +67,30 @@ def bench_whole(place: Path, options: argparse.Namespace) -> Outcome:
         bench.prepare(sizes, {scene.tree for scene in chosen})
         bench.play_rounds(chosen, options.rounds or ROUNDS, deadline)
     rows = [Row(step.row, step.kind, step.unit) for scene in chosen for step in scene.steps]
-    passed = compare(rows, bench.book, lambda sample: sample.passed)
-    processor = compare(rows, bench.book, lambda sample: sample.processor)
-    lines = processor if options.processor else passed
+    passed = compare(rows, bench.book, passed_time)
+    processor = compare(rows, bench.book, processor_time)
+    lines, measure = (processor, processor_time) if options.processor else (passed, passed_time)
     # Who asks for some rows is not told what else there is.
     verdicts = [one for one in judge(lines) if one.found is not None or options.rows is None]
     measures = {"passed": passed, "processor": processor}
-    return Outcome(machine(), conditions(options, synced), bench.left_out, lines, verdicts, measures)
+    lowest = floors(lines, compare(rows, bench.book, measure, own=THINNEST))
+    said = conditions(options, synced, names)
+    return Outcome(machine(), said, bench.left_out, lines, verdicts, measures, lowest)
 
 
-def chosen_names(against: str | None) -> list[str]:
-    """The competitors that are wanted; sandboxfs always is."""
-    wanted = set(EVERYBODY if against is None else against.split(","))
+def passed_time(sample: Sample) -> float | None:
+    return sample.passed
+
+
+def processor_time(sample: Sample) -> float | None:
+    return sample.processor
+
+
+def chosen_names(against: str | None, *, floor: bool = False) -> list[str]:
+    """The competitors that are wanted; sandboxfs always is, and the thinnest with *floor*."""
+    wanted = set(USUAL if against is None else against.split(","))
+    if floor:
+        wanted.add(THINNEST)
     if unknown := wanted - set(EVERYBODY):
         sys.exit(f"bench: nobody is called {', '.join(sorted(unknown))}; there are {', '.join(EVERYBODY)}")
     return [name for name in EVERYBODY if name in wanted | {OWN}]
@@ -247,7 +259,7 @@ def machine() -> str:
     return f"Linux {platform.release()}, {processors} processors, Python {platform.python_version()}, {load}"
 
 
-def conditions(options: argparse.Namespace, synced: int) -> list[str]:
+def conditions(options: argparse.Namespace, synced: int, names: Sequence[str] = ()) -> list[str]:
     """What has to be known to read the table."""
     measure = "processor time of programs and daemon" if options.processor else "time that passed"
     said = [
@@ -256,6 +268,10 @@ def conditions(options: argparse.Namespace, synced: int) -> list[str]:
         f"sqlite, synced: {synced} transactions, as many as this disk does in about two seconds",
         "cold: a new mount" + (", page caches dropped" if options.drop_caches else "; page caches stay"),
     ]
+    if THINNEST in names:
+        said.append(
+            f"{THINNEST}: the thinnest filesystem on it; one directory, no layers, rules, log or watching"
+        )
     if options.quick:
         said.append("quick: smaller sizes than the rows are named for; the targets are for the full run")
     return said

@@ -23,10 +23,11 @@ from scripts.benches.names import (
     RULES_OFF,
     SECONDS,
     SINGLE,
+    THINNEST,
     WORKLOAD,
 )
 from scripts.benches.showing import Outcome, as_json, means, table
-from scripts.benches.targets import judge
+from scripts.benches.targets import Floor, floors, judge
 from scripts.benches.timing import Sample
 
 FIND = Row("find, warm", WORKLOAD, SECONDS)
@@ -101,14 +102,25 @@ def test_the_mean_is_of_workload_rows_only() -> None:
     assert means(lines) == {FUSE_OVERLAYFS: pytest.approx(2.0)}
 
 
-def everything_measured(ratio: float) -> list[Line]:
-    """A line for every target, all of them at the same ratio."""
+def test_the_ratios_can_be_those_of_another_one() -> None:
+    book = filled(
+        {("untar", OWN): [4.0, 40.0], ("untar", THINNEST): [2.0, 20.0], ("untar", PLAIN): [1.0, 10.0]}
+    )
+    (line,) = compare([UNTAR], book, lambda sample: sample.passed, own=THINNEST)
+    assert line.ratios == {PLAIN: spread([2.0, 2.0])}
+    (own,) = passed([UNTAR], book)
+    assert own.ratios == {PLAIN: spread([4.0, 4.0]), THINNEST: spread([2.0, 2.0])}
+
+
+def everything_measured(ratio: float, own: str = OWN) -> list[Line]:
+    """A line for every target, all of them at the same ratio of *own* to the others."""
     rows = [FIND, Row("git status, warm", WORKLOAD, SECONDS), Row("grep -r, warm", WORKLOAD, SECONDS)]
     rows += [Row(name, LATENCY, MICROSECONDS) for name in LATENCIES]
     rows += [Row(MOUNT_READY, SINGLE, SECONDS), Row(MEMORY, SINGLE, MEGABYTES)]
     others = (PLAIN, OVERLAYFS, FUSE_OVERLAYFS, RULES_OFF)
     times = {(row.name, other): [1.0] for row in rows for other in others}
-    return passed(rows, filled(times | {(row.name, OWN): [ratio] for row in rows}))
+    book = filled(times | {(row.name, own): [ratio] for row in rows})
+    return compare(rows, book, lambda sample: sample.passed, own)
 
 
 def test_every_target_is_judged() -> None:
@@ -142,6 +154,54 @@ def test_what_is_over_its_target_is_said_with_the_rows_that_are() -> None:
 
 def test_a_target_that_was_not_measured_is_neither_within_nor_over() -> None:
     assert {verdict.word for verdict in judge([])} == {"not measured"}
+
+
+def test_what_is_over_its_target_has_a_floor_each_row_by_itself() -> None:
+    found = floors(everything_measured(2.0), everything_measured(1.5, THINNEST))
+    named = {floor.target: floor for floor in found}
+    assert named["find, warm / fuse-overlayfs"] == Floor("find, warm / fuse-overlayfs", 1.2, 2.0, 1.5)
+    assert named["chmod / fuse-overlayfs"].lowest == 1.5
+    assert named["git status, warm / plain"] == Floor("git status, warm / plain", 1.3, 2.0, 1.5)
+    mean = named["geometric mean of workload rows / fuse-overlayfs"]
+    assert mean.lowest == pytest.approx(1.5)
+    assert len(found) == len(named) == 1 + 3 + len(LATENCIES) + 1
+
+
+def test_what_is_within_its_target_and_what_is_no_ratio_to_others_has_no_floor() -> None:
+    lowest = everything_measured(0.5, THINNEST)
+    assert floors(everything_measured(0.7), lowest) == []
+    targets = {floor.target for floor in floors(everything_measured(500.0), lowest)}
+    assert "find, warm / plain" in targets
+    assert "geometric mean of workload rows / overlayfs" in targets
+    assert not any(MOUNT_READY in target or MEMORY in target or RULES_OFF in target for target in targets)
+
+
+def test_where_the_thinnest_took_no_part_nothing_is_said_of_floors() -> None:
+    lines = everything_measured(2.0)
+    assert floors(lines, []) == []
+    nobody = compare([FIND], filled({("find, warm", PLAIN): [1.0]}), lambda sample: sample.passed, THINNEST)
+    assert floors(lines, nobody) == []
+    assert "how low" not in table(outcome(lines))
+
+
+def test_a_row_that_the_thinnest_did_not_fill_has_an_unknown_floor() -> None:
+    thinnest = [line for line in everything_measured(1.0, THINNEST) if line.row != FIND]
+    named = {floor.target: floor.lowest for floor in floors(everything_measured(2.0), thinnest)}
+    assert named["find, warm / fuse-overlayfs"] is None
+    assert named["git status, warm / plain"] == 1.0
+
+
+def test_floors_are_shown_after_the_targets_and_are_in_the_json() -> None:
+    lines = everything_measured(2.0)
+    found = floors(lines, everything_measured(1.25, THINNEST))
+    whole = Outcome("a machine", [], {}, lines, judge(lines), {"passed": lines}, found)
+    shown = table(whole).splitlines()
+    (head,) = (number for number, line in enumerate(shown) if line.startswith("how low pyfuse3 could go"))
+    assert shown.index("targets") < head
+    (row,) = (line for line in shown[head:] if "git status, warm / plain" in line)
+    assert row.split() == ["git", "status,", "warm", "/", "plain", "2", "1.25", "at", "most", "1.3"]
+    read = json.loads(json.dumps(as_json(whole)))
+    assert {"target": "chmod / fuse-overlayfs", "limit": 1.2, "found": 2.0, "lowest": 1.25} in read["floors"]
 
 
 def test_the_table_has_the_plain_time_and_the_ratios_and_who_failed() -> None:

@@ -15,7 +15,7 @@ import pytest
 from scripts.benches import whole
 from scripts.benches.competitors import Competitor, Failed, View, mirror, put_aside
 from scripts.benches.inside import BATCHES, asset
-from scripts.benches.names import LATENCIES, OWN, PLAIN
+from scripts.benches.names import EVERYBODY, FUSE_OVERLAYFS, LATENCIES, OWN, PLAIN, THINNEST
 from scripts.benches.supplies import described_application, make_package, make_wheel
 from scripts.benches.timing import Sample, Stage, everything
 from scripts.benches.trees import Sizes, edited_sources, make_bulk, make_many, make_project
@@ -177,6 +177,14 @@ def test_rows_and_competitors_that_do_not_exist_are_refused_with_those_that_do()
     assert whole.chosen_names("plain") == [PLAIN, OWN]
 
 
+def test_the_floor_takes_part_only_when_it_is_asked_for() -> None:
+    assert THINNEST not in whole.chosen_names(None)
+    assert whole.chosen_names(None, floor=True) == list(EVERYBODY)
+    asked = [PLAIN, FUSE_OVERLAYFS, OWN, THINNEST]
+    assert whole.chosen_names("plain,fuse-overlayfs,pyfuse3") == asked
+    assert whole.chosen_names("plain,fuse-overlayfs", floor=True) == asked
+
+
 def test_the_operations_are_timed_each_and_leave_nothing(tmp_path: Path) -> None:
     count = 2 * BATCHES
     for number in range(1_000 + count):
@@ -231,3 +239,9 @@ def test_everything_is_done_once_however_little_time_there_is(tmp_path: Path) ->
 def test_quick_runs_say_that_they_are_smaller() -> None:
     options = argparse.Namespace(processor=False, drop_caches=False, quick=True)
     assert any("smaller sizes" in line for line in whole.conditions(options, 100))
+
+
+def test_what_the_floor_is_is_said_where_it_takes_part() -> None:
+    options = argparse.Namespace(processor=False, drop_caches=False, quick=False)
+    assert not any(THINNEST in line for line in whole.conditions(options, 100, [PLAIN, OWN]))
+    assert any(THINNEST in line for line in whole.conditions(options, 100, [PLAIN, OWN, THINNEST]))
