@@ -13,11 +13,10 @@ import errno
 import logging
 import os
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from threading import Lock
+from threading import Condition
 from typing import cast
 
 import trio
@@ -41,6 +40,8 @@ Give = Callable[[int, bytes], bool]
 MOST_THREADS = 40
 """So many requests are answered by threads of their own at once; more of them take turns."""
 
+# Seconds to wait for an answer that is being written.
+_LAST_WORDS = 2.0
 # Parts of the bodies of requests.
 _numbers_2 = struct.Struct("=QQ").unpack_from
 _number = struct.Struct("=Q").unpack_from
@@ -48,7 +49,7 @@ _half = struct.Struct("=I").unpack_from
 _halves_2 = struct.Struct("=II").unpack_from
 _place = struct.Struct("=QQI").unpack_from
 _setattr_in = struct.Struct("=I4xQQ8xqq8xII4xI4xII").unpack_from
-_MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _HANDLE, _ATIME_NOW, _MTIME_NOW = (1 << bit for bit in range(9))
+_MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _HANDLE = (1 << bit for bit in range(7))
 _A_SECOND = 10**9
 # Where the data of a WRITE is.
 _DATA = BODY + 40
@@ -60,6 +61,8 @@ _OF_LISTING = {
     Listing.KEPT: wire.CACHE_DIR | wire.KEEP_CACHE,
 }
 _head = wire.HEADER.pack
+# The kernel takes no answer with such an error, which some filesystems have for themselves.
+_NO_ERRNO = 512
 # Larger answers are not put together in memory first.
 _LARGE = 1 << 14
 
@@ -194,7 +197,7 @@ class Express:
 
     def _refuse(self, unique: int, number: int) -> None:
         try:
-            os.write(self._device, _head(16, -number, unique))
+            os.write(self._device, _head(16, -number if 0 < number < _NO_ERRNO else -errno.EIO, unique))
         except OSError as error:
             unsent(error)
 
@@ -236,8 +239,10 @@ class Express:
             uid if valid & _UID else None,
             gid if valid & _GID else None,
             size if valid & _SIZE else None,
-            _moment(atime, atime_ns, now=valid & _ATIME_NOW) if valid & _ATIME else None,
-            _moment(mtime, mtime_ns, now=valid & _MTIME_NOW) if valid & _MTIME else None,
+            # Where they are set to what it is now, the kernel says what that is, by the clock that it has for
+            # files: another one may be ahead of it, and make a file older than one that was written before.
+            atime * _A_SECOND + atime_ns if valid & _ATIME else None,
+            mtime * _A_SECOND + mtime_ns if valid & _MTIME else None,
         )
         return wire.attributes(self._fs.setattr(ino, change, handle if valid & _HANDLE else None, caller))
 
@@ -326,12 +331,13 @@ class _Threads:
     """The threads that answer a request by themselves: so many, as long as anything is served."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._change = Condition()
         self._free = MOST_THREADS
+        self._answering = 0
         self._serving = True
 
     def take(self) -> bool:
-        with self._lock:
+        with self._change:
             taken = self._serving and self._free > 0
             self._free -= taken
             return taken
@@ -339,13 +345,22 @@ class _Threads:
     @contextmanager
     def given_back(self) -> Iterator[bool]:
         """Whether there is still somebody to answer; there is until the end of the block."""
-        with self._lock:
-            self._free += 1
-            yield self._serving
+        with self._change:
+            serving = self._serving
+            self._answering += serving
+        try:
+            yield serving
+        finally:
+            with self._change:
+                self._free += 1
+                self._answering -= serving
+                self._change.notify_all()
 
     def end(self) -> None:
-        with self._lock:
+        """Have no thread answer from now on."""
+        with self._change:
             self._serving = False
+            self._change.wait_for(lambda: self._answering == 0, _LAST_WORDS)
 
 
 def _as_much_as_fits(value: bytes, room: int) -> bytes:
@@ -355,7 +370,3 @@ def _as_much_as_fits(value: bytes, room: int) -> bytes:
     if len(value) > room:
         raise OSError(errno.ERANGE, os.strerror(errno.ERANGE))
     return value
-
-
-def _moment(seconds: int, nanoseconds: int, *, now: int) -> int:
-    return time.time_ns() if now else int(seconds) * _A_SECOND + int(nanoseconds)

@@ -2,7 +2,7 @@
 
 The kernel names a thread; people know processes. Only files of /proc that never wait for the process are
 read: it may hold its memory map while it waits for us. A process that has ended has no name any more, so
-whoever queues a record lets the name be looked up while the process still waits for its answer.
+whoever queues a record lets the name be looked up soon: before a denial is answered, right after a change is.
 """
 
 import time

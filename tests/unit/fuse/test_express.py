@@ -21,7 +21,7 @@ from sandboxfs.overlay.ahead import LARGE
 from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry, Opened
 from sandboxfs.overlay.later import Later
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
-from tests.support.claims import fails_with, is_recent, is_whiteout
+from tests.support.claims import fails_with, is_whiteout
 from tests.support.tree import File, Symlink, Tree, build
 from tests.unit.fuse.kernel import (
     Attr,
@@ -57,6 +57,9 @@ MODE, UID, GID, SIZE, ATIME, MTIME, FH, ATIME_NOW, MTIME_NOW = (1 << bit for bit
 NOREPLACE = 1
 Task = Callable[[], Awaitable[object]]
 RenameIt = Callable[["Mounted", bytes, int, bytes], bytes]
+
+
+UNANSWERED = Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT
 
 
 class Mounted:
@@ -345,13 +348,13 @@ def test_times_are_set_to_the_nanosecond_also_before_1970(mounted: Mounted) -> N
     assert (mounted.upper / "file").stat().st_mtime_ns == 5_000_000_000 * A_SECOND + 1
 
 
-def test_times_are_set_to_now(mounted: Mounted) -> None:
+def test_what_it_is_now_is_for_the_kernel_to_say(mounted: Mounted) -> None:
     ino = mounted.ino("file")
     mounted.change(ino, valid=ATIME | MTIME, atime=1, atimensec=0, mtime=2, mtimensec=0)
-    atime, mtime = times_of(mounted.change(ino, valid=ATIME | ATIME_NOW).attr)
-    assert (is_recent(atime), mtime) == (True, 2 * A_SECOND)
-    atime, mtime = times_of(mounted.change(ino, valid=MTIME | MTIME_NOW).attr)
-    assert is_recent(mtime)
+    atime, mtime = times_of(mounted.change(ino, valid=ATIME | ATIME_NOW, atime=70, atimensec=7).attr)
+    assert (atime, mtime) == (70 * A_SECOND + 7, 2 * A_SECOND)
+    atime, mtime = times_of(mounted.change(ino, valid=MTIME | MTIME_NOW, mtime=80, mtimensec=8).attr)
+    assert (atime, mtime) == (70 * A_SECOND + 7, 80 * A_SECOND + 8)
 
 
 class Changes:
@@ -697,10 +700,25 @@ def test_a_bug_is_logged_and_refused_as_some_error(
 
 @pytest.mark.parametrize("opcode", [opcode for opcode in Opcode if opcode != Opcode.INIT])
 def test_a_request_that_is_too_short_does_no_harm(mounted: Mounted, opcode: Opcode) -> None:
-    """The kernel sends none; but what cannot be read is refused, like any bug."""
-    mounted.begin(opcode)
+    """The kernel sends none; but what cannot be read is refused, like any bug, or asks for no change."""
+    before = sorted(os.walk(mounted.upper)), sorted(os.walk(mounted.lower))
+    answered = mounted.begin(opcode)
     reply = mounted.reply()
-    assert reply is None or reply.error <= 0
+    assert (sorted(os.walk(mounted.upper)), sorted(os.walk(mounted.lower))) == before
+    assert (reply is not None) == (answered and opcode not in UNANSWERED)
+
+
+@pytest.mark.parametrize("number", [0, 512, 524, -5])
+def test_an_error_that_the_kernel_would_not_take_is_told_as_another(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def failing(*_: object) -> Entry:
+        raise OSError(number, "of a filesystem's own")
+
+    monkeypatch.setattr(mounted.fs, "getattr", failing)
+    with pytest.raises(OSError) as raised:
+        mounted.ask(Opcode.GETATTR, bytes(16))
+    assert raised.value.errno == errno.EIO
 
 
 # Afterwards

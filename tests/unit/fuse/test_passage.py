@@ -122,7 +122,7 @@ def test_what_nobody_takes_out_is_refused_in_the_end(way: Way) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
 def test_an_answer_that_nobody_waits_for_any_more_is_no_error(
-    way: Way, monkeypatch: pytest.MonkeyPatch, number: int
+    way: Way, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
 ) -> None:
     real = os.write
 
@@ -134,6 +134,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_no_error(
     monkeypatch.setattr(os, "write", write)
     os.write(way.number, b"late")
     assert way.answered(b"next") == b"next"
+    assert not caplog.records
 
 
 def test_closing_brings_the_last_answer_back_and_puts_the_device_at_the_number_again() -> None:

@@ -408,9 +408,12 @@ def test_all_tasks_end_when_it_is_unmounted_while_one_has_a_request(make_device:
     assert found == [True, False, False, False, False, False]
 
 
-def test_a_device_that_is_gone_is_unmounted(make_device: MakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [errno.ENODEV, errno.ECONNABORTED])
+def test_a_device_that_is_gone_is_unmounted(
+    make_device: MakeDevice, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     device = make_device()
-    monkeypatch.setattr(os, "readv", fails_with(errno.ENODEV))
+    monkeypatch.setattr(os, "readv", fails_with(number))
 
     async def main() -> None:
         assert not await device.waiting.wait()
