@@ -76,6 +76,12 @@ class Decisions:
 
         return record
 
+    def _do(self, note: Callable[[], None]) -> None:
+        if self._notes is None:
+            note()
+        else:
+            self._notes.append(note)
+
     def replace(self, policy: Compiled) -> list[Shown]:
         """Decide by another policy; what came into sight or went out of it."""
         # Only these modes are about what the kernel may show; it asks before it opens or changes anything.
@@ -213,10 +219,7 @@ class Decisions:
         to: bytes | None = None,
     ) -> None:
         """Record a change that was made."""
-        if self._notes is not None:
-            self._notes.append(partial(self._note, op, access, parent, name, state, caller, to))
-        else:
-            self._note(op, access, parent, name, state, caller, to)
+        self._do(partial(self._note, op, access, parent, name, state, caller, to))
 
     def _note(
         self,
@@ -243,20 +246,14 @@ class Decisions:
 
     def note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
         """Record what was done to an inode."""
-        if self._notes is not None:
-            self._notes.append(partial(self._note_inode, op, access, ino, state, caller))
-        else:
-            self._note_inode(op, access, ino, state, caller)
+        self._do(partial(self._note_inode, op, access, ino, state, caller))
 
     def _note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
         self.journal.record(op, access, self._tree.path(ino), None, state.decision, caller, 0)
 
     def note_move(self, path: bytes, parent: int, name: bytes, state: State, caller: Caller) -> None:
         """Record that what was at *path* is now at a name."""
-        if self._notes is not None:
-            self._notes.append(partial(self._note_move, path, parent, name, state, caller))
-        else:
-            self._note_move(path, parent, name, state, caller)
+        self._do(partial(self._note_move, path, parent, name, state, caller))
 
     def _note_move(self, path: bytes, parent: int, name: bytes, state: State, caller: Caller) -> None:
         to = self._tree.path_to(parent, name)
