@@ -13,10 +13,8 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from threading import Condition
 from typing import cast
 
 import trio
@@ -24,6 +22,7 @@ import trio
 from sandboxfs.fuse import wire
 from sandboxfs.fuse.later import DoBeside, finish
 from sandboxfs.fuse.passage import unsent
+from sandboxfs.fuse.threads import Threads
 from sandboxfs.fuse.waiting import Spawn
 from sandboxfs.fuse.wire import BODY, Opcode
 from sandboxfs.overlay.filesystem import ANYBODY, AttributeChange, Caller, Filesystem, Listing, Somebody
@@ -37,11 +36,6 @@ Give = Callable[[int, bytes], bool]
 """Lets the kernel have the content of a file that nobody has open; whether it has it then."""
 
 
-MOST_THREADS = 40
-"""So many requests are answered by threads of their own at once; more of them take turns."""
-
-# Seconds to wait for an answer that is being written.
-_LAST_WORDS = 2.0
 # Parts of the bodies of requests.
 _numbers_2 = struct.Struct("=QQ").unpack_from
 _number = struct.Struct("=Q").unpack_from
@@ -86,7 +80,7 @@ class Express:
         self._spawn = spawn
         self._give = give
         self._afterwards = afterwards
-        self._threads = _Threads()
+        self._threads = Threads()
         self._caller = ANYBODY
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
@@ -95,22 +89,29 @@ class Express:
             Opcode.GETATTR: self._getattr,
             Opcode.SETATTR: self._setattr,
             Opcode.READLINK: self._readlink,
+            Opcode.SYMLINK: self._symlink,
             Opcode.MKDIR: self._mkdir,
             Opcode.UNLINK: self._unlink,
             Opcode.RMDIR: self._rmdir,
             Opcode.RENAME: partial(self._rename, names=BODY + 8),
             Opcode.RENAME2: partial(self._rename, names=BODY + 16),
+            Opcode.LINK: self._link,
             Opcode.OPEN: self._open,
             Opcode.CREATE: self._create,
             Opcode.READ: self._read,
             Opcode.WRITE: self._write,
+            Opcode.STATFS: self._statfs,
             Opcode.RELEASE: self._release,
             Opcode.FSYNC: self._fsync,
             Opcode.OPENDIR: self._opendir,
             Opcode.READDIRPLUS: self._readdir,
             Opcode.RELEASEDIR: self._releasedir,
+            Opcode.FSYNCDIR: self._fsyncdir,
+            Opcode.SETXATTR: self._setxattr,
             Opcode.GETXATTR: self._getxattr,
             Opcode.LISTXATTR: self._listxattr,
+            Opcode.REMOVEXATTR: self._removexattr,
+            Opcode.IOCTL: _no_device,
             # Nothing that waits can be given up; who was interrupted gets the answer when it comes.
             Opcode.INTERRUPT: lambda _ino, _request, _caller: None,
         }
@@ -230,6 +231,9 @@ class Express:
         names = b"".join(name + b"\0" for name in self._fs.listxattr(ino, caller))
         return _as_much_as_fits(names, _half(request, BODY)[0])
 
+    def _statfs(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        return wire.statistics(self._fs.statfs())
+
     # Changing
 
     def _setattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
@@ -245,6 +249,26 @@ class Express:
             mtime * _A_SECOND + mtime_ns if valid & _MTIME else None,
         )
         return wire.attributes(self._fs.setattr(ino, change, handle if valid & _HANDLE else None, caller))
+
+    def _setxattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        size, flags = _halves_2(request, BODY)
+        name, _, rest = request[BODY + 8 :].tobytes().partition(b"\0")
+        self._fs.setxattr(ino, name, rest[:size], flags, caller)
+        return b""
+
+    def _removexattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        self._fs.removexattr(ino, request[BODY:-1].tobytes(), caller)
+        return b""
+
+    # Names
+
+    def _symlink(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        name, target, _ = request[BODY:].tobytes().split(b"\0")
+        return wire.found(self._fs.symlink(ino, name, target, caller))
+
+    def _link(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        to = request[BODY + 8 : -1].tobytes()
+        return wire.found(self._fs.link(_number(request, BODY)[0], ino, to, caller))
 
     def _mkdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         return wire.found(
@@ -322,45 +346,19 @@ class Express:
         self._fs.releasedir(_number(request, BODY)[0])
         return b""
 
+    def _fsyncdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
+        handle, flags = _number(request, BODY)[0], _half(request, BODY + 8)[0]
+        self._fs.fsyncdir(handle, bool(flags & _DATASYNC))
+        return b""
+
+
+def _no_device(ino: int, request: memoryview, caller: Caller) -> None:
+    """Refuse an ioctl: many programs ask each file whether it is a terminal, and the kernel passes it on."""
+    raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
 
 def _take_it_as_done(_: object) -> None:
     """For a thread that tells by itself how its work ended."""
-
-
-class _Threads:
-    """The threads that answer a request by themselves: so many, as long as anything is served."""
-
-    def __init__(self) -> None:
-        self._change = Condition()
-        self._free = MOST_THREADS
-        self._answering = 0
-        self._serving = True
-
-    def take(self) -> bool:
-        with self._change:
-            taken = self._serving and self._free > 0
-            self._free -= taken
-            return taken
-
-    @contextmanager
-    def given_back(self) -> Iterator[bool]:
-        """Whether there is still somebody to answer; there is until the end of the block."""
-        with self._change:
-            serving = self._serving
-            self._answering += serving
-        try:
-            yield serving
-        finally:
-            with self._change:
-                self._free += 1
-                self._answering -= serving
-                self._change.notify_all()
-
-    def end(self) -> None:
-        """Have no thread answer from now on."""
-        with self._change:
-            self._serving = False
-            self._change.wait_for(lambda: self._answering == 0, _LAST_WORDS)
 
 
 def _as_much_as_fits(value: bytes, room: int) -> bytes:

@@ -3,7 +3,8 @@
 In its greeting, INIT, the kernel offers what it can do. To the answer is added FUSE_HANDLE_KILLPRIV_V2, by
 which it is on us to clear set-id bits and capabilities of files that are written, truncated or given away.
 Without it the kernel asks for a file's capabilities before each write, and for its mode before each chown.
-And it is told that no write may be larger than there is room for, whatever libfuse would take.
+And it is told that no write may be larger than there is room for, and to send extended attributes in the
+short form that is known here, whatever libfuse would take.
 """
 
 import struct
@@ -14,6 +15,7 @@ from sandboxfs.fuse.wire import BODY, HEADER
 # How fuse_init_in and fuse_init_out begin.
 _INIT = struct.Struct("=IIII")
 _HANDLE_KILLPRIV_V2 = 1 << 28
+_SETXATTR_EXT = 1 << 29
 # Where in fuse_init_out the largest write is, and what it may be at most.
 _write_size = struct.Struct("=I")
 _AT_WRITE_SIZE = HEADER.size + 20
@@ -38,7 +40,7 @@ class Greeting:
             return answer
         major, minor, readahead, flags = _INIT.unpack_from(answer, HEADER.size)
         changed = bytearray(answer)
-        wanted = flags | self.offers & _HANDLE_KILLPRIV_V2
+        wanted = flags & ~_SETXATTR_EXT | self.offers & _HANDLE_KILLPRIV_V2
         _INIT.pack_into(changed, HEADER.size, major, minor, readahead, wanted)
         if len(answer) >= _AT_WRITE_SIZE + _write_size.size:
             asked = _write_size.unpack_from(answer, _AT_WRITE_SIZE)[0]

@@ -4,6 +4,7 @@ The structures of linux/fuse.h that are read and written here. Every request beg
 every answer with one of 16; what follows is the body, at `BODY` in a request.
 """
 
+import os
 import struct
 from enum import IntEnum
 
@@ -20,22 +21,29 @@ class Opcode(IntEnum):
     GETATTR = 3
     SETATTR = 4
     READLINK = 5
+    SYMLINK = 6
     MKDIR = 9
     UNLINK = 10
     RMDIR = 11
     RENAME = 12
+    LINK = 13
     OPEN = 14
     READ = 15
     WRITE = 16
+    STATFS = 17
     RELEASE = 18
     FSYNC = 20
+    SETXATTR = 21
     GETXATTR = 22
     LISTXATTR = 23
+    REMOVEXATTR = 24
     INIT = 26
     OPENDIR = 27
     RELEASEDIR = 29
+    FSYNCDIR = 30
     CREATE = 35
     INTERRUPT = 36
+    IOCTL = 39
     BATCH_FORGET = 42
     READDIRPLUS = 44
     RENAME2 = 45
@@ -56,13 +64,15 @@ header_of = struct.Struct("=IIQQIII4x").unpack_from
 HEADER = struct.Struct("=IiQ")
 _pack_header = HEADER.pack
 
-# fuse_attr, fuse_attr_out up to it, fuse_entry_out up to it, fuse_dirent up to the name, fuse_open_out.
+# fuse_attr, fuse_attr_out up to it, fuse_entry_out up to it, fuse_dirent up to the name, fuse_open_out,
+# fuse_write_out, fuse_statfs_out.
 _pack_attr = struct.Struct("=QQQqqqIIIIIIIIII").pack
 _pack_lasting = struct.Struct("=QII").pack
 _pack_entry = struct.Struct("=QQQQII").pack
 _pack_dirent = struct.Struct("=QQII").pack
 _pack_opened = struct.Struct("=QII").pack
 _pack_written = struct.Struct("=II").pack
+_pack_statistics = struct.Struct("=QQQQQIII28x").pack
 _NO_ATTR = bytes(88)
 # An entry of a listing that says nothing of its inode.
 _MENTION = bytes(40) + _NO_ATTR
@@ -117,6 +127,20 @@ def opened(handle: int, flags: int) -> bytes:
 def written(size: int) -> bytes:
     """The body of an answer that tells a size, of what was written or is to be read."""
     return _pack_written(size, 0)
+
+
+def statistics(host: os.statvfs_result) -> bytes:
+    """The body of an answer that tells how much room there is."""
+    return _pack_statistics(
+        host.f_blocks,
+        host.f_bfree,
+        host.f_bavail,
+        host.f_files,
+        host.f_ffree,
+        host.f_bsize,
+        host.f_namemax,
+        host.f_frsize,
+    )
 
 
 def _attr(entry: Entry) -> bytes:

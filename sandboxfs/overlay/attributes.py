@@ -158,9 +158,22 @@ class Attributes:
     def setxattr(self, node: Node, attribute: bytes, value: bytes, flags: int) -> None:
         if marks.is_private(attribute):
             raise host_error(errno.EPERM)
+        if flags:
+            # Asked first: what must fail must not copy up.
+            self._check_presence(node, attribute, flags)
         if node.opened is not None:
             node.opened.bare = False
         self._upper_object(node).setxattr(attribute, value, flags)
+
+    def _check_presence(self, node: Node, attribute: bytes, flags: int) -> None:
+        try:
+            self.getxattr(node, attribute)
+        except OSError as error:
+            if flags & os.XATTR_REPLACE or error.errno != errno.ENODATA:
+                raise
+        else:
+            if flags & os.XATTR_CREATE:
+                raise host_error(errno.EEXIST)
 
     def removexattr(self, node: Node, attribute: bytes) -> None:
         # Asked first: removing what is not there must not copy up.

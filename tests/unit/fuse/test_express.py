@@ -15,12 +15,14 @@ import pytest
 import trio
 from outcome import Outcome, capture
 
-from sandboxfs.fuse.express import MOST_THREADS, Express
+from sandboxfs.fuse.express import Express
+from sandboxfs.fuse.threads import MOST_THREADS
 from sandboxfs.fuse.wire import Opcode
 from sandboxfs.overlay.ahead import LARGE
 from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry, Opened
 from sandboxfs.overlay.later import Later
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
+from sandboxfs.overlay.syncing import Syncs
 from tests.support.claims import fails_with, is_whiteout
 from tests.support.tree import File, Symlink, Tree, build
 from tests.unit.fuse.kernel import (
@@ -320,7 +322,76 @@ def test_the_names_of_extended_attributes_are_listed_when_there_is_room_for_them
         listxattr(mounted, size - 1)
 
 
+def test_how_much_room_there_is_is_that_of_the_upper(mounted: Mounted) -> None:
+    body = mounted.ask(Opcode.STATFS)
+    *_, files, _, bsize, namemax, frsize = struct.unpack_from("=QQQQQIII", body)
+    there = os.statvfs(mounted.upper)
+    assert len(body) == 80
+    assert struct.unpack_from("=Q", body) == (there.f_blocks,)
+    assert (files, bsize, namemax, frsize) == (there.f_files, there.f_bsize, there.f_namemax, there.f_frsize)
+
+
+# TCGETS, by which programs find out whether a file is a terminal.
+TERMINAL = struct.pack("=QIIQII", 0, 0, 0x5401, 0, 0, 0)
+
+
+def test_no_file_is_a_terminal(mounted: Mounted) -> None:
+    with fails_with(errno.ENOTTY):
+        mounted.ask(Opcode.IOCTL, TERMINAL, ino=mounted.ino("file"))
+
+
 # Changing
+
+
+def setxattr_in(name: bytes, value: bytes, flags: int = 0) -> bytes:
+    return struct.pack("=II", len(value), flags) + name + b"\0" + value
+
+
+@pytest.mark.parametrize("value", [b"", b"\0", b"some\0bytes\xff"])
+def test_an_extended_attribute_is_set_to_any_bytes_and_removed(mounted: Mounted, value: bytes) -> None:
+    ino = mounted.ino("file")
+    assert mounted.ask(Opcode.SETXATTR, setxattr_in(b"user.colour", value), ino=ino) == b""
+    assert os.getxattr(mounted.upper / "file", "user.colour") == value
+    assert mounted.ask(Opcode.REMOVEXATTR, b"user.colour\0", ino=ino) == b""
+    with fails_with(errno.ENODATA):
+        mounted.ask(Opcode.REMOVEXATTR, b"user.colour\0", ino=ino)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "number"),
+    [
+        (b"user.colour", os.XATTR_CREATE, errno.EEXIST),
+        (b"user.none", os.XATTR_REPLACE, errno.ENODATA),
+    ],
+)
+def test_an_extended_attribute_that_may_not_be_set_is_not_and_nothing_is_copied(
+    mounted: Mounted, name: bytes, flags: int, number: int
+) -> None:
+    with fails_with(number):
+        mounted.ask(Opcode.SETXATTR, setxattr_in(name, b"blue", flags), ino=mounted.ino("tagged"))
+    assert not (mounted.upper / "tagged").exists()
+
+
+def test_an_extended_attribute_is_set_where_the_flags_allow_it(mounted: Mounted) -> None:
+    ino = mounted.ino("tagged")
+    mounted.ask(Opcode.SETXATTR, setxattr_in(b"user.colour", b"blue", os.XATTR_REPLACE), ino=ino)
+    mounted.ask(Opcode.SETXATTR, setxattr_in(b"user.size", b"large", os.XATTR_CREATE), ino=ino)
+    found = {name: os.getxattr(mounted.upper / "tagged", name) for name in ("user.colour", "user.size")}
+    assert found == {"user.colour": b"blue", "user.size": b"large"}
+
+
+def test_a_link_is_made_with_a_name_and_a_target_of_any_bytes(mounted: Mounted) -> None:
+    entry = entry_of(mounted.ask(Opcode.SYMLINK, ODD + b"\0" + b"../" + ODD + b"\0", ino=mounted.ino("many")))
+    assert stat.S_ISLNK(entry.attr.mode)
+    assert os.readlink(os.fsencode(mounted.upper / "many") + b"/" + ODD) == b"../" + ODD
+    assert mounted.knows(entry.nodeid)
+
+
+def test_a_file_gets_another_name(mounted: Mounted) -> None:
+    ino = mounted.ino("file")
+    entry = entry_of(mounted.ask(Opcode.LINK, struct.pack("=Q", ino) + ODD + b"\0", ino=mounted.ino("many")))
+    assert (entry.nodeid, entry.attr.nlink) == (ino, 2)
+    assert mounted.look(b"many/" + ODD).nodeid == ino
 
 
 def test_a_mode_is_changed_and_nothing_else(mounted: Mounted) -> None:
@@ -632,6 +703,16 @@ def test_a_directory_that_is_released_is_open_no_more(
     assert "bug in readdirplus" in caplog.text
 
 
+@pytest.mark.parametrize("datasync", [0, 1])
+def test_a_directory_is_synced(mounted: Mounted, monkeypatch: pytest.MonkeyPatch, datasync: int) -> None:
+    mounted.ask(Opcode.MKDIR, struct.pack("=II", 0o755, 0) + b"made\0")
+    synced: list[int] = []
+    monkeypatch.setattr(Syncs, "sync", lambda _, fd: synced.append(os.fstat(fd).st_ino))
+    handle = mounted.opendir("made").handle
+    assert mounted.ask(Opcode.FSYNCDIR, struct.pack("=QII", handle, datasync, 0)) == b""
+    assert synced == [(mounted.upper / "made").stat().st_ino]
+
+
 # All of them
 
 
@@ -655,8 +736,8 @@ def test_an_interrupt_is_not_answered(mounted: Mounted) -> None:
     assert mounted.reply() is None
 
 
-# SYMLINK, MKNOD, LINK, STATFS, SETXATTR, REMOVEXATTR, FLUSH, INIT, READDIR, ACCESS, DESTROY, STATX and none.
-OTHERS = [6, 8, 13, 17, 21, 24, 25, 26, 28, 34, 38, 52, 0, 4096, (1 << 32) - 1]
+# MKNOD, FLUSH, INIT, READDIR, ACCESS, DESTROY, STATX and none.
+OTHERS = [8, 25, 26, 28, 34, 38, 52, 0, 4096, (1 << 32) - 1]
 
 
 @pytest.mark.parametrize("opcode", OTHERS)

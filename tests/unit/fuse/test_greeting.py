@@ -34,6 +34,11 @@ def test_what_is_asked_for_already_stays_asked_for() -> None:
     assert Greeting.of(greeting(KILLPRIV)).completed(answer(KILLPRIV)) == answer(KILLPRIV)
 
 
+def test_extended_attributes_are_to_be_sent_in_the_form_that_is_known() -> None:
+    longer = 1 << 29
+    assert Greeting(KILLPRIV | longer).completed(answer(OTHERS | longer)) == answer(OTHERS | KILLPRIV)
+
+
 @pytest.mark.parametrize("other", [b"", greeting(KILLPRIV)[:50]])
 def test_a_greeting_that_is_too_short_offers_nothing(other: bytes) -> None:
     assert Greeting.of(other).offers == 0

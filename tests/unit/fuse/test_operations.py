@@ -6,6 +6,7 @@ docs/policy.md.
 """
 
 import ast
+import errno
 import inspect
 import re
 from functools import partial
@@ -20,6 +21,7 @@ from sandboxfs.fuse.operations import Operations
 from sandboxfs.fuse.wire import Opcode
 from sandboxfs.overlay.filesystem import ANYBODY, Filesystem
 from sandboxfs.overlay.guard import Guard
+from tests.support.claims import fails_with
 
 # What an operation attempts; the guard checks it, on the path in question.
 CHECKED = {
@@ -149,12 +151,15 @@ def test_every_request_that_is_answered_without_pyfuse3_is_classified() -> None:
     # Whom it interrupts gets the answer all the same: nothing is asked for, and nothing said.
     interrupt = answered.pop(Opcode.INTERRUPT)
     assert interrupt(1, memoryview(b""), ANYBODY) is None
+    # There is no device to control, whatever is asked of it.
+    with fails_with(errno.ENOTTY):
+        answered.pop(Opcode.IOCTL)(1, memoryview(b""), ANYBODY)
     assert {verb_of(opcode) for opcode in answered} <= CHECKED.keys() | UNCHECKED
 
 
 def test_every_request_that_is_answered_without_pyfuse3_is_handed_over_to_the_filesystem() -> None:
     answered = handlers()
-    del answered[Opcode.INTERRUPT]
+    del answered[Opcode.INTERRUPT], answered[Opcode.IOCTL]
     methods = methods_of(Express)
     used = set()
     for opcode, handler in answered.items():

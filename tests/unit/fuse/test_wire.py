@@ -19,22 +19,29 @@ OPCODES = {
     "GETATTR": 3,
     "SETATTR": 4,
     "READLINK": 5,
+    "SYMLINK": 6,
     "MKDIR": 9,
     "UNLINK": 10,
     "RMDIR": 11,
     "RENAME": 12,
+    "LINK": 13,
     "OPEN": 14,
     "READ": 15,
     "WRITE": 16,
+    "STATFS": 17,
     "RELEASE": 18,
     "FSYNC": 20,
+    "SETXATTR": 21,
     "GETXATTR": 22,
     "LISTXATTR": 23,
+    "REMOVEXATTR": 24,
     "INIT": 26,
     "OPENDIR": 27,
     "RELEASEDIR": 29,
+    "FSYNCDIR": 30,
     "CREATE": 35,
     "INTERRUPT": 36,
+    "IOCTL": 39,
     "BATCH_FORGET": 42,
     "READDIRPLUS": 44,
     "RENAME2": 45,
@@ -62,6 +69,12 @@ def entry(
 
 def test_operations_have_the_numbers_of_the_kernel() -> None:
     assert {opcode.name: opcode.value for opcode in Opcode} == OPCODES
+
+
+def test_how_much_room_there_is_is_told_in_the_order_of_the_kernel() -> None:
+    host = os.statvfs_result((1, 2, 3, 4, 5, 6, 7, 8, 9, 10))
+    # bsize and frsize come first there, here blocks, bfree, bavail, files and ffree.
+    assert wire.statistics(host) == struct.pack("=QQQQQIIII6I", 3, 4, 5, 6, 7, 1, 10, 2, 0, *[0] * 6)
 
 
 def test_the_header_of_a_request_is_taken_apart() -> None:
