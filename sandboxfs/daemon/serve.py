@@ -156,6 +156,7 @@ async def _serve_until_told(
                     allow_other=record.allow_other,
                     ready=partial(_begin, session, ready),
                     defer=session.defer,
+                    every_listing=session.journal.reads,
                 )
             except Exception as error:
                 # Carried out of the nursery by hand: it would come out wrapped in a group.

@@ -15,25 +15,34 @@ import os
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 import trio
 
 from sandboxfs.fuse import wire
 from sandboxfs.fuse.later import DoBeside, finish
 from sandboxfs.fuse.passage import unsent
+from sandboxfs.fuse.streams import Streams
 from sandboxfs.fuse.threads import Threads
 from sandboxfs.fuse.waiting import Spawn
 from sandboxfs.fuse.wire import BODY, Opcode
-from sandboxfs.overlay.filesystem import ANYBODY, AttributeChange, Caller, Filesystem, Listing, Somebody
+from sandboxfs.overlay.filesystem import ANYBODY, AttributeChange, Caller, Filesystem, Somebody
 from sandboxfs.overlay.later import Later
 
 log = logging.getLogger(__name__)
 
 Body = bytes | memoryview
 Handler = Callable[[int, memoryview, Caller], Body | None]
-Give = Callable[[int, bytes], bool]
-"""Lets the kernel have the content of a file that nobody has open; whether it has it then."""
+
+
+class Tells(Protocol):
+    """What the kernel is told besides, by the serving thread."""
+
+    def give(self, ino: int, content: bytes) -> bool:
+        """Let it have the content of a file that nobody has open; whether it has it then."""
+
+    def forget_listing(self, ino: int) -> None:
+        """Have a directory read again by whoever reads it next."""
 
 
 # Parts of the bodies of requests.
@@ -49,11 +58,6 @@ _A_SECOND = 10**9
 _DATA = BODY + 40
 _DATASYNC = 1
 _DOTS = b".", b".."
-_OF_LISTING = {
-    Listing.ASKED_FOR: 0,
-    Listing.ANEW: wire.CACHE_DIR,
-    Listing.KEPT: wire.CACHE_DIR | wire.KEEP_CACHE,
-}
 _head = wire.HEADER.pack
 # The kernel takes no answer with such an error, which some filesystems have for themselves.
 _NO_ERRNO = 512
@@ -70,17 +74,23 @@ class Express:
         device: int,
         beside: DoBeside,
         spawn: Spawn,
-        give: Give,
+        telling: Tells,
         afterwards: Callable[[], None],
+        *,
+        every_listing: bool = False,
     ) -> None:
-        """*afterwards* is called after each answer, for what nobody needs to wait for."""
+        """*afterwards* is called after each answer, for what nobody needs to wait for. With *every_listing*
+        the kernel is to ask whenever a directory is opened and read, because all of that is recorded.
+        """
         self._fs = filesystem
         self._device = device
         self._beside = beside
         self._spawn = spawn
-        self._give = give
+        self._telling = telling
         self._afterwards = afterwards
         self._threads = Threads()
+        self._streams = Streams(filesystem)
+        self._every_listing = every_listing
         self._caller = ANYBODY
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
@@ -211,11 +221,15 @@ class Express:
         return wire.ABSENT_FOR_LONG if self._fs.absence_lasts(ino) else wire.ABSENT
 
     def _forget(self, ino: int, request: memoryview, caller: Caller) -> None:
-        self._fs.forget(ino, _number(request, BODY)[0])
+        if self._fs.forget(ino, _number(request, BODY)[0]):
+            # The number may be another directory's next time.
+            self._streams.end(ino)
 
     def _forget_many(self, ino: int, request: memoryview, caller: Caller) -> None:
         for number in range(_half(request, BODY)[0]):
-            self._fs.forget(*_numbers_2(request, BODY + 8 + 16 * number))
+            ino, count = _numbers_2(request, BODY + 8 + 16 * number)
+            if self._fs.forget(ino, count):
+                self._streams.end(ino)
 
     def _getattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         return wire.attributes(self._fs.getattr(ino, caller))
@@ -295,7 +309,7 @@ class Express:
     def _open(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         opened = self._fs.open(ino, _half(request, BODY)[0], caller)
         flags = wire.DIRECT_IO if opened.direct else 0
-        if opened.keep_cache or (opened.content is not None and self._give(ino, opened.content)):
+        if opened.keep_cache or (opened.content is not None and self._telling.give(ino, opened.content)):
             flags |= wire.KEEP_CACHE
         return wire.opened(opened.handle, flags)
 
@@ -324,12 +338,15 @@ class Express:
     # Directories
 
     def _opendir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
-        handle = self._fs.opendir(ino, caller)
-        return wire.opened(handle, _OF_LISTING[self._fs.listing(ino)])
+        if not self._every_listing:
+            # From then on the kernel opens directories by itself, and remembers what is listed.
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        return wire.opened(self._fs.opendir(ino, caller), 0)
 
     def _readdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
-        handle, start, room = _place(request, BODY)
+        opened, start, room = _place(request, BODY)
         fs = self._fs
+        handle = opened or self._streams.at(ino, start, caller)
         parts: list[bytes] = []
         for name, entry, position in fs.readdir(handle, start, brief=fs.familiar(handle, start)):
             part = wire.listed(name, entry, position)
@@ -340,6 +357,10 @@ class Express:
             parts.append(part)
             if not entry.mentioned and name not in _DOTS:
                 fs.remember(entry.ino)
+        if not parts and not opened:
+            if not self._streams.lasts(ino):
+                self._telling.forget_listing(ino)
+            self._streams.end(ino)
         return b"".join(parts)
 
     def _releasedir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
@@ -347,8 +368,13 @@ class Express:
         return b""
 
     def _fsyncdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
-        handle, flags = _number(request, BODY)[0], _half(request, BODY + 8)[0]
-        self._fs.fsyncdir(handle, bool(flags & _DATASYNC))
+        opened, flags = _number(request, BODY)[0], _half(request, BODY + 8)[0]
+        handle = opened or self._fs.opendir(ino, caller)
+        try:
+            self._fs.fsyncdir(handle, bool(flags & _DATASYNC))
+        finally:
+            if not opened:
+                self._fs.releasedir(handle)
         return b""
 
 

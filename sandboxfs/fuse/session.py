@@ -50,11 +50,13 @@ async def serve(
     allow_other: bool,
     ready: Callable[[], None],
     defer: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    every_listing: bool = False,
 ) -> None:
     """Serve *filesystem* at *mountpoint* until it is unmounted or this task is cancelled, which unmounts it.
 
     Meanwhile the kernel can be told things by *telling*. *ready* is called once the view can be used. *defer*
     has the filesystem leave undone what nobody needs to wait for, and gives what does it after an answer.
+    *every_listing* of a directory is asked for, and none remembered by the kernel.
     MountFailed when it cannot be mounted.
     """
     options = {"default_permissions", "fsname=sandboxfs", "subtype=sandboxfs"}
@@ -71,7 +73,7 @@ async def serve(
         ) from error
     try:
         if can_be_installed():
-            await _serve_quickly(filesystem, waiting, telling, _safely(defer()))
+            await _serve_quickly(filesystem, waiting, telling, _safely(defer()), every_listing=every_listing)
         else:
             with _told_by(telling, _device()):
                 await pyfuse3.main(max_tasks=_STOCK_TASKS)
@@ -82,14 +84,27 @@ async def serve(
 
 
 async def _serve_quickly(
-    filesystem: Filesystem, waiting: Waiting, telling: Telling, afterwards: Callable[[], None]
+    filesystem: Filesystem,
+    waiting: Waiting,
+    telling: Telling,
+    afterwards: Callable[[], None],
+    *,
+    every_listing: bool,
 ) -> None:
     passage = Passage(_device())
     try:
         with _told_by(telling, passage.device):
             async with trio.open_nursery() as nursery:
                 spawn = waiting.spawning(nursery.start_soon)
-                express = Express(filesystem, passage.device, waiting.beside, spawn, telling.give, afterwards)
+                express = Express(
+                    filesystem,
+                    passage.device,
+                    waiting.beside,
+                    spawn,
+                    telling,
+                    afterwards,
+                    every_listing=every_listing,
+                )
                 waiting.install(passage, express.answer, afterwards)
                 try:
                     await pyfuse3.main(max_tasks=TASKS)

@@ -79,8 +79,16 @@ class Telling:
             return False
         return True
 
+    def forget_listing(self, ino: int) -> None:
+        """Have a directory read again by whoever reads it next.
+
+        On the serving thread: it waits for nobody, because nobody who holds a page of it waits for us.
+        """
+        if self._device is not None:
+            with suppress(OSError):
+                os.write(self._device, inode_outdated(ino))
+
     def _forget_listings(self, directories: Iterable[int]) -> None:
-        """Have directories read again by those who have them open; who opens them next is told so anyway."""
         for ino in directories:
             self._tell(inode_outdated(ino))
 

@@ -49,8 +49,8 @@ class Opcode(IntEnum):
     RENAME2 = 45
 
 
-# Flags of an answer to OPEN, CREATE and OPENDIR.
-DIRECT_IO, KEEP_CACHE, CACHE_DIR = 1 << 0, 1 << 1, 1 << 3
+# Flags of an answer to OPEN and CREATE.
+DIRECT_IO, KEEP_CACHE = 1 << 0, 1 << 1
 
 # Seconds the kernel may answer by itself: what the host may change unnoticed, what it may only change
 # unnoticed in ways that hardly anybody uses, and what nobody can.

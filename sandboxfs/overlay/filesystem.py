@@ -10,7 +10,7 @@ reference on its inode; `forget` gives references back, and an inode without any
 
 import os
 from collections.abc import Callable, Iterator
-from enum import Enum, IntEnum
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 ROOT_INODE = 1
@@ -92,17 +92,6 @@ Approve = Callable[[Seen | None, Seen | None], None]
 """Told what is at two names, raises unless they may be changed; told again, that is what counts."""
 
 
-class Listing(Enum):
-    """What the kernel may do with the listing of a directory that it opens."""
-
-    ASKED_FOR = "asked for"
-    """It asks whenever somebody reads it."""
-    ANEW = "anew"
-    """It may remember what is read from now on."""
-    KEPT = "kept"
-    """It may go on using what it remembers."""
-
-
 class AttributeChange(NamedTuple):
     """What setattr changes; None leaves an attribute as it is."""
 
@@ -142,7 +131,7 @@ class Filesystem(Protocol):
     def release(self, handle: int) -> None: ...
     def fsync(self, handle: int, datasync: bool) -> None: ...
     def opendir(self, ino: int, caller: Caller) -> int: ...
-    def listing(self, ino: int) -> Listing: ...
+    def listing_lasts(self, handle: int) -> bool: ...
     def familiar(self, handle: int, start: int) -> bool: ...
     def readdir(
         self, handle: int, start: int, *, brief: bool = False

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE
 from sandboxfs.overlay.decisions import Decisions, Journal, PolicyDenied, Shown
-from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Listing, Opened, Seen, Tree
+from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Opened, Seen, Tree
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.moves import refuse_escape
 from sandboxfs.policy.compiled import Compiled, State
@@ -51,7 +51,7 @@ class Guard:
         self._listings: dict[int, tuple[int, Caller]] = {}
         # Handles opened under an earlier policy: decided again whenever they are used, until that allows all.
         self._unsure: set[int] = set()
-        # Directories of which the kernel may remember what this policy shows of them, where they are.
+        # Directories of which the kernel may remember what this policy shows of them.
         self._listed: set[int] = set()
 
     def defer_records(self) -> Callable[[], None]:
@@ -65,12 +65,12 @@ class Guard:
     def set_policy(self, policy: Compiled) -> list[Shown]:
         """Decide by *policy* from now on; what came into sight or went out of it."""
         self._unsure.update(self._handles)
-        self._listed.clear()
         hid = self._decisions.hides
         changed = self._decisions.replace(policy)
         if hid or self._decisions.hides:
-            # Those who have a directory open may read it again.
-            changed += [Shown(ino, []) for ino in {ino for ino, _ in self._listings.values()}]
+            changed += [Shown(ino, []) for ino in self._listed]
+        # Nor is one to be remembered that is being read now.
+        self._listed.clear()
         return changed
 
     def decide_anew(self) -> None:
@@ -315,12 +315,8 @@ class Guard:
         self._listings[handle] = ino, caller
         return handle
 
-    def listing(self, ino: int) -> Listing:
-        listing = self._inner.listing(ino)
-        if listing is not Listing.ASKED_FOR and ino not in self._listed:
-            self._listed.add(ino)
-            return Listing.ANEW
-        return listing
+    def listing_lasts(self, handle: int) -> bool:
+        return self._listings[handle][0] in self._listed and self._inner.listing_lasts(handle)
 
     def familiar(self, handle: int, start: int) -> bool:
         return self._inner.familiar(handle, start)
@@ -328,6 +324,8 @@ class Guard:
     def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         ino, caller = self._listings[handle]
         state = self._decisions.check_inode("readdir", READ, ino, caller)
+        if start == 0:
+            self._listed.add(ino)
         if state.quiet:
             return self._inner.readdir(handle, start, brief=brief)
         return self._seen(self._inner.readdir(handle, start, brief=brief), ino, state)

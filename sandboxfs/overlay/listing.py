@@ -2,9 +2,9 @@
 
 Names are listed in the order of their hashes, and positions are hashes: they mean the same to everyone who
 reads the directory, however it changes, so nothing is skipped or repeated and seekdir finds its place again.
-The kernel relies on that when it goes on with one reader's listing for another (see `Listing`). Each reader
-has a snapshot of the names, taken when it begins. Entries are looked at when they are delivered: one that
-has gone since is left out.
+The kernel relies on that when it goes on with one reader's listing for another. A listing is a snapshot of
+the names, taken when it begins. Entries are looked at when they are delivered: one that has gone since is
+left out.
 
 Looking at an entry, and telling the kernel what it is, is most of what a listing costs. A program that asked
 for the files of a directory one by one and then lists it, as `git status` does, has the kernel know all that
@@ -20,7 +20,7 @@ from itertools import count
 from zlib import crc32
 
 from sandboxfs.overlay.attributes import Attributes
-from sandboxfs.overlay.filesystem import Entry, Lasting, Listing
+from sandboxfs.overlay.filesystem import Entry, Lasting
 from sandboxfs.overlay.merge import Merge
 from sandboxfs.overlay.node import Directory
 from sandboxfs.overlay.syncing import Syncs
@@ -112,6 +112,8 @@ class Listings:
             if directory.gone is not None:
                 return
             self._merge.watching.need(directory)
+            # Before the names are: what happens from now on shows.
+            directory.listed = self._times(directory)
             names = self._merge.names(directory)
             snapshot = Snapshot(names, names)
             self._open[handle] = directory, snapshot
@@ -125,19 +127,21 @@ class Listings:
             if entry is not None:
                 yield name, entry, position
 
-    def lasts(self, directory: Directory) -> Listing:
-        """What the kernel, which is opening a directory, may do with its listing."""
-        if directory.gone is not None or directory.sealed is not None:
-            return Listing.ASKED_FOR
-        self._merge.watching.need(directory)
-        if not directory.noticed:
-            return Listing.ASKED_FOR
-        # Its times tell at once what an event tells soon.
-        times = tuple(self._merge.fds.lower(part).own_stat().st_mtime_ns for part in directory.lowers)
-        if directory.listed == times:
-            return Listing.KEPT
-        directory.listed = times
-        return Listing.ANEW
+    def lasts(self, handle: int) -> bool:
+        """Whether what was listed is right, now that it has been read to its end, and not only for now."""
+        directory, _ = self._open[handle]
+        return (
+            directory.listed is not None
+            and directory.noticed
+            and directory.gone is None
+            and directory.sealed is None
+            # They tell at once what an event tells soon.
+            and directory.listed == self._times(directory)
+        )
+
+    def _times(self, directory: Directory) -> tuple[int, ...]:
+        """When the host last changed what names a directory gets from it."""
+        return tuple(self._merge.fds.lower(part).own_stat().st_mtime_ns for part in directory.lowers)
 
     def _mention(self, directory: Directory, name: bytes, hosts: Mapping[bytes, int]) -> Entry | None:
         """The bare mention of a file of the workspace that the kernel knows; None for anything else."""

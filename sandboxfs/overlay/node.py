@@ -176,9 +176,9 @@ class Directory(Node):
     names that the lower parts must not be asked for (see `Masks`). *sealed* directories are shown empty and
     never entered. *absences* are names that the kernel was told not to be there, for long. *watches* are
     those on its lower parts: none where it cannot be watched, None where nobody tried. It is *steady* while
-    all of them that may change are watched. *listed* are the times of its lower parts when the kernel began
-    to remember a listing of it; None when what the kernel may remember is not what it has. *told* is how many
-    of its entries the kernel was told of since the time *told_since*.
+    all of them that may change are watched. *listed* are the times of its lower parts when a listing of
+    it was begun, which the kernel may remember; None when the kernel has been told, or is about to be, that
+    it is not right. *told* is how many of its entries the kernel was told of since the time *told_since*.
     """
 
     __slots__ = (

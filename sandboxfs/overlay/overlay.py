@@ -18,7 +18,6 @@ from sandboxfs.overlay.filesystem import (
     AttributeChange,
     Caller,
     Entry,
-    Listing,
     Opened,
     Seen,
 )
@@ -284,8 +283,9 @@ class Overlay:
     def opendir(self, ino: int, caller: Caller = ANYBODY) -> int:
         return self._listings.open(self._inodes.directory(ino))
 
-    def listing(self, ino: int) -> Listing:
-        return self._listings.lasts(self._inodes.directory(ino))
+    def listing_lasts(self, handle: int) -> bool:
+        """Whether a listing, read to its end, stays right until something is noticed."""
+        return self._listings.lasts(handle)
 
     def familiar(self, handle: int, start: int) -> bool:
         """Whether the kernel knows most of what a directory lists, and need not be told again."""

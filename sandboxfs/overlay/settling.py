@@ -98,7 +98,9 @@ class LiveSettling:
         outcomes = [self._settle(operation, renewal) for operation in operations]
         for directory in self._merge.inodes.directories():
             # Whichever got or lost names: a review is rare, and reading a directory again is cheap.
-            directory.listed = None
+            if directory.listed is not None:
+                directory.listed = None
+                outdated.inodes.add(directory.ino)
         return outcomes
 
     def _settle(self, operation: Operation, renewal: Renewal) -> Outcome:

@@ -18,7 +18,6 @@ from sandboxfs.overlay.filesystem import (
     Entry,
     Filesystem,
     Lasting,
-    Listing,
     Opened,
 )
 from sandboxfs.overlay.numbers import FIRST_VIRTUAL
@@ -213,8 +212,8 @@ class Window:
         self._open[handle] = b""
         return handle
 
-    def listing(self, ino: int) -> Listing:
-        return self._inner.listing(ino) if ino < _DIRECTORY else Listing.ASKED_FOR
+    def listing_lasts(self, handle: int) -> bool:
+        return handle in self._open or self._inner.listing_lasts(handle)
 
     def familiar(self, handle: int, start: int) -> bool:
         return handle not in self._open and self._inner.familiar(handle, start)

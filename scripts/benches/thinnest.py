@@ -24,7 +24,7 @@ import trio
 
 from sandboxfs.fuse.session import serve
 from sandboxfs.fuse.telling import Telling
-from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry, Lasting, Listing, Opened
+from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry, Lasting, Opened
 
 # What is no larger is given to the kernel when it is first opened, as sandboxfs does.
 _SMALL = 1 << 16
@@ -292,8 +292,8 @@ class Thinnest:
         self.listings[handle] = self.nodes[ino], []
         return handle
 
-    def listing(self, ino: int) -> Listing:
-        return Listing.KEPT
+    def listing_lasts(self, handle: int) -> bool:
+        return True
 
     def familiar(self, handle: int, start: int) -> bool:
         return True

@@ -16,6 +16,7 @@ import trio
 from outcome import Outcome, capture
 
 from sandboxfs.fuse.express import Express
+from sandboxfs.fuse.streams import MOST_STREAMS
 from sandboxfs.fuse.threads import MOST_THREADS
 from sandboxfs.fuse.wire import Opcode
 from sandboxfs.overlay.ahead import LARGE
@@ -52,8 +53,8 @@ TREE: Tree = {
     "link": Symlink("file"),
     "tagged": File("tagged", xattrs={"user.colour": b"red", "user.shape": b"round"}),
 }
-# Flags of the answer to OPEN and OPENDIR.
-DIRECT_IO, KEEP_CACHE, CACHE_DIR = 1, 2, 8
+# Flags of the answer to OPEN.
+DIRECT_IO, KEEP_CACHE = 1, 2
 # What SETATTR changes.
 MODE, UID, GID, SIZE, ATIME, MTIME, FH, ATIME_NOW, MTIME_NOW = (1 << bit for bit in range(9))
 NOREPLACE = 1
@@ -67,7 +68,7 @@ UNANSWERED = Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT
 class Mounted:
     """An overlay that is asked as the kernel asks."""
 
-    def __init__(self, place: Path, watches: int) -> None:
+    def __init__(self, place: Path, watches: int, *, every_listing: bool = False) -> None:
         self.lower = build(place / "workspace", TREE)
         parts = [place / name for name in ("upper", "work", "index")]
         for part in parts:
@@ -77,6 +78,7 @@ class Mounted:
         self.kernel = Kernel()
         self.given: list[tuple[int, bytes]] = []
         self.takes_content = True
+        self.to_be_listed_again: list[int] = []
         self.begun: list[Task] = []
         self.afterwards: Callable[[], None] = lambda: None
         self.express = Express(
@@ -84,15 +86,19 @@ class Mounted:
             self.kernel.number,
             trio.to_thread.run_sync,
             self.begun.append,
-            self._give,
+            self,
             lambda: self.afterwards(),
+            every_listing=every_listing,
         )
         self._room = memoryview(bytearray(1 << 18))
         self.unique = 1 << 40
 
-    def _give(self, ino: int, content: bytes) -> bool:
+    def give(self, ino: int, content: bytes) -> bool:
         self.given.append((ino, content))
         return self.takes_content
+
+    def forget_listing(self, ino: int) -> None:
+        self.to_be_listed_again.append(ino)
 
     def begin(
         self, opcode: int, body: bytes = b"", *, ino: int = ROOT_INODE, caller: tuple[int, int, int] = ME
@@ -156,10 +162,17 @@ class Mounted:
     def opendir(self, path: str) -> OpenOut:
         return opened_of(self.ask(Opcode.OPENDIR, struct.pack("=II", 0, 0), ino=self.ino(path)))
 
-    def readdir(self, handle: int, start: int = 0, room: int = 1 << 17) -> list[Listed]:
-        body = self.ask(Opcode.READDIRPLUS, place(handle, start, room))
+    def readdir(self, ino: int, start: int = 0, room: int = 1 << 17, handle: int = 0) -> list[Listed]:
+        body = self.ask(Opcode.READDIRPLUS, place(handle, start, room), ino=ino)
         assert len(body) <= room
         return list(listed_in(body))
+
+    def list(self, path: str) -> list[Listed]:
+        """Read a directory to its end, as programs do."""
+        ino = self.ino(path)
+        found = self.readdir(ino)
+        assert self.readdir(ino, found[-1].position) == []
+        return found
 
     def knows(self, ino: int) -> bool:
         """Whether an inode has references."""
@@ -626,20 +639,97 @@ def test_a_file_is_synced_with_or_without_its_attributes(
 # Directories
 
 
-def test_a_listing_that_the_host_can_change_unnoticed_is_always_asked_for(mounted: Mounted) -> None:
-    assert [mounted.opendir("many").flags for _ in range(2)] == [0, 0]
+def test_the_kernel_is_to_open_directories_by_itself(mounted: Mounted) -> None:
+    with fails_with(errno.ENOSYS):
+        mounted.opendir("many")
 
 
-def test_a_listing_that_is_watched_is_remembered_and_kept_as_long_as_it_is_right(watched: Mounted) -> None:
-    assert watched.opendir("many").flags == CACHE_DIR
-    assert watched.opendir("many").flags == CACHE_DIR | KEEP_CACHE
+def test_a_listing_that_the_host_can_change_unnoticed_is_not_remembered(mounted: Mounted) -> None:
+    mounted.list("many")
+    mounted.list("many")
+    assert mounted.to_be_listed_again == [mounted.ino("many")] * 2
+
+
+def test_a_listing_that_is_watched_is_remembered(watched: Mounted) -> None:
+    watched.list("many")
+    assert watched.to_be_listed_again == []
+
+
+def test_a_listing_is_not_remembered_when_the_host_changed_it_before_its_end(watched: Mounted) -> None:
+    ino = watched.ino("many")
+    last = watched.readdir(ino)[-1].position
     (watched.lower / "many" / "another").touch()
     os.utime(watched.lower / "many", ns=(0, time.time_ns() + A_SECOND))
-    assert watched.opendir("many").flags == CACHE_DIR
+    assert watched.readdir(ino, last) == []
+    assert watched.to_be_listed_again == [ino]
+
+
+def test_a_listing_is_not_remembered_that_two_have_read_at_once(watched: Mounted) -> None:
+    ino = watched.ino("many")
+    first = watched.readdir(ino, room=500)
+    last = watched.readdir(ino)[-1].position
+    assert watched.readdir(ino, first[-1].position)
+    assert watched.readdir(ino, last) == []
+    assert watched.to_be_listed_again == [ino]
+    watched.list("many")
+    assert watched.to_be_listed_again == [ino], "by now everybody is told the same"
+
+
+def test_a_listing_is_not_remembered_that_is_taken_up_in_the_middle(watched: Mounted) -> None:
+    middle = watched.list("many")[4].position
+    ino = watched.ino("many")
+    last = watched.readdir(ino, middle)[-1].position
+    assert watched.readdir(ino, last) == []
+    assert watched.to_be_listed_again == [ino]
+
+
+def test_a_listing_that_was_read_to_its_end_is_open_no_more(mounted: Mounted) -> None:
+    mounted.list("many")
+    assert len(mounted.fs._listings) == 0
+
+
+def test_of_the_listings_that_nobody_reads_to_the_end_some_are_kept(mounted: Mounted) -> None:
+    for number in range(MOST_STREAMS + 10):
+        name = f"d{number}"
+        mounted.ask(Opcode.MKDIR, struct.pack("=II", 0o755, 0) + os.fsencode(name) + b"\0")
+        mounted.readdir(mounted.ino(name))
+    assert len(mounted.fs._listings) == MOST_STREAMS
+    # One that was not kept goes on where it was.
+    assert [one.name for one in mounted.readdir(mounted.ino("d0"), 1)] == [b".."]
+
+
+def test_a_directory_that_has_the_number_of_one_that_is_forgotten_is_listed_as_it_is(
+    mounted: Mounted,
+) -> None:
+    mounted.ask(Opcode.MKDIR, struct.pack("=II", 0o755, 0) + b"first\0")
+    ino = mounted.ino("first")
+    mounted.readdir(ino, room=200)
+    mounted.begin(Opcode.FORGET, struct.pack("=Q", 2), ino=ino)
+    assert len(mounted.fs._listings) == 0
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[Mounted]:
+    os.umask(0)
+    made = Mounted(tmp_path, watches=100, every_listing=True)
+    yield made
+    made.close()
+
+
+def test_where_every_listing_is_recorded_each_is_opened_and_none_remembered(recorded: Mounted) -> None:
+    for _ in range(2):
+        opened = recorded.opendir("many")
+        assert opened.flags == 0
+        found = recorded.readdir(recorded.ino("many"), handle=opened.handle)
+        assert recorded.readdir(recorded.ino("many"), found[-1].position, handle=opened.handle) == []
+        assert {one.name for one in found} >= {b"file1", b"file2"}
+        assert recorded.ask(Opcode.RELEASEDIR, struct.pack("=QIIQ", opened.handle, 0, 0, 0)) == b""
+    assert recorded.to_be_listed_again == []
+    assert len(recorded.fs._listings) == 0
 
 
 def test_all_entries_of_a_directory_are_listed(mounted: Mounted) -> None:
-    found = {one.name: one for one in mounted.readdir(mounted.opendir("many").handle)}
+    found = {one.name: one for one in mounted.readdir(mounted.ino("many"))}
     assert found.keys() == {b".", b"..", *map(os.fsencode, FILES)}
     assert found[b"."].ino == mounted.ino("many")
     assert {found[b"."].type, found[b".."].type, found[b"file1"].type} == {4, 8}
@@ -650,33 +740,33 @@ def test_all_entries_of_a_directory_are_listed(mounted: Mounted) -> None:
 
 
 def test_what_is_listed_is_referred_to_once_but_for_the_dots(mounted: Mounted) -> None:
-    root = {one.name: one.ino for one in mounted.readdir(mounted.opendir("").handle)}
+    root = {one.name: one.ino for one in mounted.readdir(ROOT_INODE)}
     for name in (b"file", b"many"):
         assert mounted.knows(root[name])
         mounted.begin(Opcode.FORGET, struct.pack("=Q", 1), ino=root[name])
         assert not mounted.knows(root[name])
     many = mounted.ino("many")
-    mounted.readdir(mounted.opendir("many").handle)
-    # Once each for looking it up here and for opening it.
-    mounted.begin(Opcode.FORGET, struct.pack("=Q", 2), ino=many)
+    mounted.readdir(many)
+    # Once for looking it up here.
+    mounted.begin(Opcode.FORGET, struct.pack("=Q", 1), ino=many)
     assert not mounted.knows(many)
 
 
 def test_a_listing_goes_on_where_there_was_no_more_room(mounted: Mounted) -> None:
-    handle = mounted.opendir("many").handle
-    whole = mounted.readdir(handle)
+    ino = mounted.ino("many")
+    whole = mounted.readdir(ino)
     found: list[Listed] = []
     # Room for three with short names and a bit.
-    while part := mounted.readdir(handle, found[-1].position if found else 0, 3 * 160 + 100):
+    while part := mounted.readdir(ino, found[-1].position if found else 0, 3 * 160 + 100):
         assert len(part) <= 3
         found += part
     assert [one.name for one in found] == [one.name for one in whole]
-    assert mounted.readdir(handle, whole[4].position) == whole[5:]
+    assert mounted.readdir(ino, whole[4].position) == whole[5:]
 
 
 def test_what_there_was_no_room_for_is_not_referred_to(mounted: Mounted) -> None:
     before = set(mounted.fs.inodes())
-    listed = mounted.readdir(mounted.opendir("").handle, room=4 * 160)
+    listed = mounted.readdir(ROOT_INODE, room=4 * 160)
     told = {one.ino for one in listed if one.name not in (b".", b"..")}
     assert told
     assert set(mounted.fs.inodes()) == before | told
@@ -684,7 +774,7 @@ def test_what_there_was_no_room_for_is_not_referred_to(mounted: Mounted) -> None
 
 def test_what_the_kernel_knows_is_only_mentioned(watched: Mounted) -> None:
     known = {os.fsencode(name): watched.ino(f"many/{name}") for name in FILES[:8]}
-    found = {one.name: one for one in watched.readdir(watched.opendir("many").handle)}
+    found = {one.name: one for one in watched.readdir(watched.ino("many"))}
     for name, ino in known.items():
         assert (found[name].entry.nodeid, found[name].ino, found[name].type) == (0, ino, 8)
         # No reference was counted.
@@ -693,23 +783,14 @@ def test_what_the_kernel_knows_is_only_mentioned(watched: Mounted) -> None:
     assert found[b"file9"].entry.nodeid == found[b"file9"].ino
 
 
-def test_a_directory_that_is_released_is_open_no_more(
-    mounted: Mounted, caplog: pytest.LogCaptureFixture
-) -> None:
-    handle = mounted.opendir("many").handle
-    assert mounted.ask(Opcode.RELEASEDIR, struct.pack("=QIIQ", handle, 0, 0, 0)) == b""
-    with fails_with(errno.EIO):
-        mounted.readdir(handle)
-    assert "bug in readdirplus" in caplog.text
-
-
 @pytest.mark.parametrize("datasync", [0, 1])
 def test_a_directory_is_synced(mounted: Mounted, monkeypatch: pytest.MonkeyPatch, datasync: int) -> None:
     mounted.ask(Opcode.MKDIR, struct.pack("=II", 0o755, 0) + b"made\0")
     synced: list[int] = []
     monkeypatch.setattr(Syncs, "sync", lambda _, fd: synced.append(os.fstat(fd).st_ino))
-    handle = mounted.opendir("made").handle
-    assert mounted.ask(Opcode.FSYNCDIR, struct.pack("=QII", handle, datasync, 0)) == b""
+    body = struct.pack("=QII", 0, datasync, 0)
+    assert mounted.ask(Opcode.FSYNCDIR, body, ino=mounted.ino("made")) == b""
+    assert len(mounted.fs._listings) == 0
     assert synced == [(mounted.upper / "made").stat().st_ino]
 
 

@@ -185,8 +185,8 @@ def test_what_is_only_mentioned_has_a_number_and_a_type_but_no_inode() -> None:
 
 def test_what_was_opened_has_a_handle_and_flags() -> None:
     assert opened_of(wire.opened(1 << 40, 3)) == (1 << 40, 3)
-    # FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE and FOPEN_CACHE_DIR.
-    assert (wire.DIRECT_IO, wire.KEEP_CACHE, wire.CACHE_DIR) == (1, 2, 8)
+    # FOPEN_DIRECT_IO and FOPEN_KEEP_CACHE.
+    assert (wire.DIRECT_IO, wire.KEEP_CACHE) == (1, 2)
 
 
 def test_a_size_takes_eight_bytes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from sandboxfs.layers import inotify
 from sandboxfs.layers.hostdir import HostDir
 from sandboxfs.layers.inotify import Event, Inotify
-from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Entry, Lasting, Listing
+from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Entry, Lasting
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from sandboxfs.overlay.renewal import Outdated
 from tests.support.tree import HardLink, Tree, build
@@ -33,6 +33,7 @@ class Watched:
         self.fs = Overlay(paths, hidden=[self.lower / path for path in hidden], watches=watches)
         self.noticing = self.fs.noticing()
         self.references: dict[int, int] = {}
+        self.handles: list[int] = []
 
     def look(self, path: str | bytes) -> Entry:
         """Look up every name on the way; the entry of the last."""
@@ -59,10 +60,21 @@ class Watched:
         self.fs.releasedir(handle)
         return found
 
+    def listed(self, path: str) -> int:
+        """The handle of a listing that was read to its end, of which the kernel took nothing."""
+        handle = self.fs.opendir(self.ino(path))
+        self.handles.append(handle)
+        for _, entry, _ in self.fs.readdir(handle, 0):
+            self.fs.forget(entry.ino, 0)
+        return handle
+
     def forget(self) -> None:
+        for handle in self.handles:
+            self.fs.releasedir(handle)
         for ino, count in self.references.items():
             self.fs.forget(ino, count)
         self.references.clear()
+        self.handles.clear()
 
     def noticed(self) -> Outdated:
         """All that the host's doings outdate."""
@@ -171,25 +183,24 @@ def test_the_attributes_of_an_open_file_that_the_host_moved_away_do_not_last(mak
 # Limits
 
 
-def test_a_listing_lasts_until_the_host_does_something_to_names(make: Make) -> None:
+def test_a_listing_lasts_unless_the_host_did_something_to_names_meanwhile(make: Make) -> None:
     here = make()
-    directory = here.ino("dir")
-    assert here.fs.listing(directory) is Listing.ANEW
-    assert here.fs.listing(directory) is Listing.KEPT
+    handle = here.listed("dir")
+    assert here.fs.listing_lasts(handle)
     (here.lower / "dir/one").write_text("other text")
     here.noticed()
-    assert here.fs.listing(directory) is Listing.KEPT
+    assert here.fs.listing_lasts(handle)
     (here.lower / "dir/new").touch()
-    assert here.fs.listing(directory) is Listing.ANEW, "its time tells before any event is read"
-    assert here.fs.listing(directory) is Listing.KEPT
+    assert not here.fs.listing_lasts(handle), "its time tells before any event is read"
+    assert here.fs.listing_lasts(here.listed("dir"))
 
 
 @pytest.mark.parametrize("deed", ["made", "removed", "renamed"])
 def test_a_listing_does_not_last_whatever_time_the_host_gives_its_directory(make: Make, deed: str) -> None:
     here = make()
-    directory, one = here.ino("dir"), here.lower / "dir/one"
+    one = here.lower / "dir/one"
     before = (here.lower / "dir").stat()
-    here.fs.listing(directory)
+    handle = here.listed("dir")
     if deed == "made":
         one.with_name("new").touch()
     elif deed == "removed":
@@ -197,8 +208,8 @@ def test_a_listing_does_not_last_whatever_time_the_host_gives_its_directory(make
     else:
         one.rename(one.with_name("new"))
     os.utime(here.lower / "dir", ns=(before.st_atime_ns, before.st_mtime_ns))
-    here.noticed()
-    assert here.fs.listing(directory) is Listing.ANEW
+    assert here.ino("dir") in here.noticed().inodes
+    assert not here.fs.listing_lasts(handle)
 
 
 def test_the_listing_of_a_merged_directory_lasts_until_the_host_changes_it(make: Make) -> None:
@@ -206,35 +217,36 @@ def test_the_listing_of_a_merged_directory_lasts_until_the_host_changes_it(make:
     directory = here.ino("dir")
     here.fs.mknod(directory, b"ours", 0o100644, 0, ANYBODY)
     here.references[here.ino("dir/ours")] += 1
-    here.fs.listing(directory)
-    assert here.fs.listing(directory) is Listing.KEPT
+    handle = here.listed("dir")
+    assert here.fs.listing_lasts(handle)
     (here.lower / "dir/new").touch()
-    here.noticed()
-    assert here.fs.listing(directory) is Listing.ANEW
+    outdated = here.noticed()
+    # Who is told of a name is told of the listing, too.
+    assert directory in {parent for parent, _ in outdated.removed | outdated.expired}
+    assert not here.fs.listing_lasts(handle)
 
 
 def test_the_listing_of_what_the_sandbox_made_lasts(make: Make) -> None:
     here = make(watches=0)
     made = here.fs.mkdir(ROOT_INODE, b"made", 0o755, ANYBODY)
     here.references[made.ino] = 1
-    assert here.fs.listing(made.ino) is Listing.ANEW
-    assert here.fs.listing(made.ino) is Listing.KEPT
+    assert here.fs.listing_lasts(here.listed("made"))
 
 
 def test_no_listing_lasts_where_nothing_is_watched_or_nothing_is_left(make: Make) -> None:
     here = make(watches=0)
-    assert here.fs.listing(here.ino("dir")) is Listing.ASKED_FOR
-    other = here.ino("other")
+    assert not here.fs.listing_lasts(here.listed("dir"))
+    handle = here.listed("other")
     here.fs.rmdir(ROOT_INODE, b"other")
-    assert here.fs.listing(other) is Listing.ASKED_FOR
+    assert not here.fs.listing_lasts(handle)
 
 
 def test_no_listing_lasts_when_events_were_lost(make: Make) -> None:
     here = make()
-    directory = here.ino("dir")
-    here.fs.listing(directory)
+    handle = here.listed("dir")
     here.fs.suspect_all()
-    assert here.fs.listing(directory) is Listing.ANEW
+    assert not here.fs.listing_lasts(handle)
+    assert here.ino("dir") in here.told().inodes
 
 
 def test_there_are_no_more_watches_than_allowed_and_answers_beyond_are_brief(make: Make) -> None:

@@ -104,6 +104,16 @@ def test_a_dropped_file_keeps_its_number_and_shows_the_lower_content(bench: Live
     assert (ROOT_INODE, b"file") in bench.outdated.expired
 
 
+def test_whatever_was_listed_is_to_be_listed_again(make_bench: MakeBench) -> None:
+    bench = make_bench({"file": "lower", "dir/one": "1", "other/two": "2"})
+    bench.write("file", b"upper\n")
+    bench.names("dir")
+    numbers = {name: ino_of(bench, name) for name in ("dir", "other")}
+    assert bench.settle(bench.drop("file")) == [DONE]
+    assert numbers["dir"] in bench.outdated.inodes
+    assert numbers["other"] not in bench.outdated.inodes, "nobody listed it"
+
+
 def test_a_committed_file_keeps_its_number_until_it_is_forgotten(bench: LiveBench) -> None:
     bench.write("file", b"upper\n")
     bench.create("new", b"new")
