@@ -23,6 +23,7 @@ from sandboxfs.control.lifeline import lifeline_path, nobody_holds, remove_lifel
 from sandboxfs.daemon.printing import DenialPrinter
 from sandboxfs.daemon.session import Session
 from sandboxfs.daemon.watch import watch_mounts
+from sandboxfs.fuse.kernel import drops_what_is_written_over
 from sandboxfs.fuse.session import serve
 from sandboxfs.layers.inotify import allowance
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
@@ -89,6 +90,8 @@ def _serve(
         watches=allowance(),
     )
     overlay.beside.allowed = True
+    if drops_what_is_written_over():
+        overlay.let_writes_go_around_pages()
     session = Session(locations, record, overlay)
     printer = DenialPrinter(sys.stderr)
     if foreground:

@@ -316,8 +316,10 @@ class Express:
     def _create(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         flags, mode = _halves_2(request, BODY)
         opened, entry = self._fs.create(ino, request[BODY + 16 : -1].tobytes(), mode, flags, caller)
-        kept = wire.KEEP_CACHE if opened.keep_cache else 0
-        return wire.found(entry) + wire.opened(opened.handle, kept)
+        flags = wire.DIRECT_IO if opened.direct else 0
+        if opened.keep_cache:
+            flags |= wire.KEEP_CACHE
+        return wire.found(entry) + wire.opened(opened.handle, flags)
 
     def _read(self, ino: int, request: memoryview, caller: Caller) -> Body:
         return self._fs.read(*_place(request, BODY))

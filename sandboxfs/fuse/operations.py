@@ -120,7 +120,8 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         opened, entry = self._fs.create(parent_inode, name, mode, flags, ctx)
         handle = FileHandleT(opened.handle)
-        return pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache), attributes(entry)
+        info = pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
+        return info, attributes(entry)
 
     @reply
     def read(self, fh: FileHandleT, off: int, size: int) -> bytes:

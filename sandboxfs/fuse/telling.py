@@ -5,13 +5,12 @@ requests that are under way, and so is never sent by the thread that answers the
 """
 
 import os
-import re
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from threading import Lock
 
+from sandboxfs.fuse.kernel import stores_well
 from sandboxfs.fuse.wire import message
 from sandboxfs.overlay.decisions import Shown
 from sandboxfs.overlay.renewal import Outdated
@@ -82,7 +81,7 @@ class Telling:
     def forget_listing(self, ino: int) -> None:
         """Have a directory read again by whoever reads it next.
 
-        On the serving thread: it waits for nobody, because nobody who holds a page of it waits for us.
+        On the serving thread: it waits for nobody, because nobody waits for us while he holds a page of it.
         """
         if self._device is not None:
             with suppress(OSError):
@@ -114,10 +113,3 @@ def name_gone(parent: int, name: bytes) -> bytes:
 def name_expired(parent: int, name: bytes) -> bytes:
     """The message that has a name looked up again. A kernel older than 6.2 takes it away instead."""
     return message(_INVAL_ENTRY, _entry(parent, len(name), _EXPIRE_ONLY) + name + b"\0")
-
-
-@cache
-def stores_well() -> bool:
-    """Whether the kernel clears what follows a file's end in its last page: those before 6.11 may not."""
-    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (6, 11)

@@ -3,6 +3,10 @@
 All handles of one inode share its descriptors (see `OpenFile`), which copy-up exchanges under them.
 Descriptors are opened without O_APPEND and O_TRUNC: the kernel turns appending into offsets, and truncating
 is done here after copy-up, which then copies no data.
+
+Who opens a file only to write it gains nothing from the kernel's pages. Where the kernel can be relied on
+(`Files.direct`), such a handle goes around them: then it does not ask for the file's capabilities before the
+first write, and holds nothing twice.
 """
 
 import errno
@@ -61,6 +65,8 @@ class Files:
         self._handles: dict[int, Handle] = {}
         self._serial = count(1)
         self._privileged = os.geteuid() == 0
+        # Whether writing may go around the kernel's pages: it must take away those that become wrong.
+        self.direct = False
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -72,13 +78,29 @@ class Files:
         writes = truncates or flags & os.O_ACCMODE != os.O_RDONLY
         if writes:
             self._copy_up.content(node, 0 if truncates else None)
+        file = self._with_descriptors(node, flags, caller, writes=writes)
+        status = self._checked(node, file)
+        stamp = fingerprint(status)
+        # Pages of an upper file are right whatever its times: only the kernel writes it.
+        keep_cache = node.stamp not in _NO_GOOD and (node.upper or node.stamp == stamp)
+        if self._goes_around_pages(flags):
+            return Opened(self._add(node, file, flags, caller), keep_cache, direct=True)
+        content = None
+        if node.stamp is None and node.opened is None and not writes:
+            content = _at_hand(file.read_fd, status.st_size)
+        node.stamp = stamp
+        file.paged = True
+        return Opened(self._add(node, file, flags, caller), keep_cache, content=content)
+
+    def _with_descriptors(self, node: Node, flags: int, caller: Caller, *, writes: bool) -> OpenFile:
+        """The open file of a node, with the descriptors that the flags take, and truncated if they say so."""
         file = node.opened or OpenFile()
         try:
             if writes:
                 self._need_writable(node, file)
             if flags & os.O_ACCMODE != os.O_WRONLY:
                 self._need_readable(node, file)
-            if truncates:
+            if flags & os.O_TRUNC:
                 os.ftruncate(file.write_fd, 0)
                 if self._strips(caller):
                     strip_set_id(file.write_fd)
@@ -86,22 +108,16 @@ class Files:
             if node.opened is None:
                 file.close()
             raise
-        status = self._checked(node, file)
-        stamp = fingerprint(status)
-        # Pages of an upper file are right whatever its times: only the kernel writes it.
-        keep_cache = node.stamp not in _NO_GOOD and (node.upper or node.stamp == stamp)
-        content = None
-        if node.stamp is None and node.opened is None and not writes:
-            content = _at_hand(file.read_fd, status.st_size)
-        node.stamp = stamp
-        return Opened(self._add(node, file, flags, caller), keep_cache, content=content)
+        return file
 
     def opened_new(self, node: Node, fd: int, flags: int, caller: Caller) -> Opened:
         """Register the file that was just created with the read-write descriptor *fd*."""
         file = OpenFile()
         file.read_fd = file.write_fd = fd
         file.bare = True
-        return Opened(self._add(node, file, flags, caller), keep_cache=False)
+        direct = self._goes_around_pages(flags)
+        file.paged = not direct
+        return Opened(self._add(node, file, flags, caller), False, direct)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
         """Read from the page cache; what is not there is read beside. The answer is good until the next."""
@@ -168,7 +184,7 @@ class Files:
             if opened.node.gone is not None:
                 # The last look at a file without a name, for a descriptor that outlives the handle.
                 opened.node.gone = os.fstat(file.fd)
-            if opened.node.stamp is None:
+            if opened.node.stamp is None and file.paged:
                 # A file that was made here: the kernel's pages hold what was written, as long as it is there.
                 is_there = opened.node.upper and opened.node.gone is None
                 opened.node.stamp = _WHATEVER_IT_IS if is_there else OUTDATED
@@ -225,6 +241,9 @@ class Files:
         appends = bool(flags & os.O_APPEND)
         self._handles[handle] = Handle(node, file, strip=self._strips(caller), appends=appends)
         return handle
+
+    def _goes_around_pages(self, flags: int) -> bool:
+        return self.direct and flags & os.O_ACCMODE == os.O_WRONLY
 
     def _strips(self, caller: Caller) -> bool:
         return self._privileged and caller.uid != 0

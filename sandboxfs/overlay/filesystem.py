@@ -69,7 +69,7 @@ class Entry(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """An open file. *keep_cache*: the pages that the kernel holds are still right; *direct*: cache none.
+    """An open file. *keep_cache*: the pages that the kernel holds are still right; *direct*: go around them.
 
     *content* is all that is in it, where that is little, at hand, and not known to the kernel: given along,
     it need not be asked for.

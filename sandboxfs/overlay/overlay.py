@@ -68,6 +68,10 @@ class Overlay:
         self._listings = Listings(self._merge, self._attributes, syncs)
         self._copy_up.dress_root()
 
+    def let_writes_go_around_pages(self) -> None:
+        """Rely on the kernel to take away the pages that become wrong when it writes around them."""
+        self._files.direct = True
+
     def seal_foreign(self, places: Iterable[Path]) -> None:
         """Show these mountpoints of other sandboxes as empty directories, instead of those given before."""
         self._merge.seal_foreign(places)

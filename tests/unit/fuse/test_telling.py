@@ -5,12 +5,11 @@ import os
 import struct
 from collections.abc import Iterator
 from threading import Event, Thread
-from types import SimpleNamespace
 
 import pytest
 
 from sandboxfs.fuse import telling as module
-from sandboxfs.fuse.telling import Telling, inode_outdated, name_expired, name_gone, stores_well
+from sandboxfs.fuse.telling import Telling, inode_outdated, name_expired, name_gone
 from sandboxfs.overlay.decisions import Shown
 from sandboxfs.overlay.renewal import Outdated
 from tests.unit.fuse.kernel import HUNG, Kernel
@@ -186,22 +185,3 @@ def test_a_message_that_the_kernel_does_not_take_holds_the_end_up_for_a_moment_o
     thread.join(HUNG)
     assert sent == [1]
     assert not slow.asked.is_set(), "told after the end"
-
-
-@pytest.mark.parametrize(
-    ("release", "given"),
-    [
-        ("5.15.0-122-generic", False),
-        ("6.1.0-28-amd64", False),
-        ("6.10.14", False),
-        ("6.11.0-9-generic", True),
-        ("6.18.44", True),
-        ("7.0.0", True),
-        ("something else", False),
-    ],
-)
-def test_files_are_given_to_kernels_that_clear_what_follows_their_end(
-    monkeypatch: pytest.MonkeyPatch, release: str, given: bool
-) -> None:
-    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
-    assert stores_well.__wrapped__() is given

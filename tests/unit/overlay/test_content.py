@@ -133,3 +133,70 @@ def test_where_a_filesystem_cannot_tell_what_is_at_hand_all_is_that_lies_in_memo
     monkeypatch.setattr(os, "preadv", cannot_tell)
     monkeypatch.setattr("sandboxfs.overlay.files.is_in_memory", lambda _: in_memory)
     assert (opening.once("small").content is not None) is in_memory
+
+
+# Writing around the kernel's pages
+
+
+@pytest.fixture
+def around(opening: Opening) -> Opening:
+    opening.fs.let_writes_go_around_pages()
+    return opening
+
+
+def make(opening: Opening, name: bytes, flags: int, content: bytes) -> Opened:
+    opened, _ = opening.fs.create(ROOT_INODE, name, 0o644, flags, ANYBODY)
+    opening.fs.write(opened.handle, 0, content)
+    opening.fs.release(opened.handle)
+    return opened
+
+
+def test_writing_goes_through_the_kernels_pages_unless_it_can_be_relied_on(opening: Opening) -> None:
+    assert not opening.once("small", os.O_WRONLY).direct
+    assert not make(opening, b"made", os.O_WRONLY, b"text").direct
+
+
+@pytest.mark.parametrize("more", [0, os.O_TRUNC, os.O_APPEND])
+def test_who_only_writes_goes_around_the_kernels_pages(around: Opening, more: int) -> None:
+    assert around.once("small", os.O_WRONLY | more).direct
+    assert make(around, b"made", os.O_WRONLY | more, b"text").direct
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_RDWR | os.O_APPEND])
+def test_who_reads_does_not_go_around_them(around: Opening, flags: int) -> None:
+    assert not around.once("small", flags).direct
+
+
+def test_what_was_only_written_is_given_to_the_first_who_reads_it(around: Opening) -> None:
+    make(around, b"made", os.O_WRONLY, b"what was written")
+    around.once("made", os.O_WRONLY)
+    opened = around.once("made")
+    assert (opened.content, opened.keep_cache) == (b"what was written", False)
+    assert around.once("made").keep_cache
+
+
+def test_what_was_written_through_pages_is_kept_and_not_given(around: Opening) -> None:
+    make(around, b"made", os.O_RDWR, b"what was written")
+    opened = around.once("made")
+    assert (opened.content, opened.keep_cache) == (None, True)
+
+
+def test_pages_are_kept_though_somebody_wrote_around_them(around: Opening) -> None:
+    # The kernel takes away the wrong ones by itself.
+    around.once("small", os.O_RDWR)
+    writing = around.open("small", os.O_WRONLY)
+    assert writing.keep_cache
+    around.fs.write(writing.handle, 0, b"TEXT and more")
+    around.fs.release(writing.handle)
+    opened = around.once("small")
+    assert (opened.content, opened.keep_cache) == (None, True)
+
+
+def test_nothing_is_given_while_somebody_writes(around: Opening) -> None:
+    writing = around.open("small", os.O_WRONLY)
+    reading = around.open("small")
+    assert reading.content is None
+    assert not reading.keep_cache
+    around.fs.release(writing.handle)
+    around.fs.release(reading.handle)
+    assert around.once("small").keep_cache

@@ -1,0 +1,37 @@
+"""Is a kernel relied on for what it can do, and for nothing else?"""
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from sandboxfs.fuse import kernel
+
+
+@pytest.fixture(autouse=True)
+def asked_again() -> Iterator[None]:
+    kernel._version.cache_clear()
+    yield
+    kernel._version.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("release", "drops", "stores"),
+    [
+        ("5.15.0-122-generic", False, False),
+        ("6.1.0-28-amd64", False, False),
+        ("6.5.13", False, False),
+        ("6.6.0-rc1", True, False),
+        ("6.10.14", True, False),
+        ("6.11.0-9-generic", True, True),
+        ("6.18.44", True, True),
+        ("7.0.0", True, True),
+        ("something else", False, False),
+    ],
+)
+def test_a_kernel_is_relied_on_from_the_version_on_that_can_do_it(
+    monkeypatch: pytest.MonkeyPatch, release: str, drops: bool, stores: bool
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
+    assert (kernel.drops_what_is_written_over(), kernel.stores_well()) == (drops, stores)
