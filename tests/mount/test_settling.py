@@ -29,7 +29,7 @@ from sandboxfs.layers.settlement import (
 from sandboxfs.state.locations import Locations
 from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver
-from tests.support.mounted import PATIENCE, PROJECT, companion, run, says, tell
+from tests.support.mounted import PATIENCE, PROJECT, companion, eventually, run, says, tell
 from tests.support.placed import kill_daemon
 from tests.support.tree import HardLink, Tree
 
@@ -259,8 +259,12 @@ def test_a_program_keeps_its_current_directory(review: Review) -> None:
         assert (view / "made/inner").stat().st_ino == number
         (review.sandbox.lower / "made/inner/host").write_text("host")
         review.sandbox.host_changed()
-        tell(program, "")
-        assert says(program) == f"{view}/made/inner host new"
+
+        def shows_what_the_host_made() -> bool:
+            tell(program, "")
+            return says(program) == f"{view}/made/inner host new"
+
+        eventually(shows_what_the_host_made, "what the host made")
     assert not (review.sandbox.upper / "made").exists()
 
 
