@@ -160,9 +160,12 @@ class Waiting:
     def _serve(self, passage: Passage) -> _Then:
         """Answer requests as long as they come soon and nobody else has waited long."""
         device, answer, room, clock = passage.device, self._answer, self._request, time.perf_counter
-        receive, buffers = self._receive, [room]
+        read, buffers = os.readv, [room]
         while True:
-            size = receive(device, buffers)
+            try:
+                size = read(device, buffers)
+            except OSError as error:
+                size = self._receive(device, buffers, error)
             if size <= 0:
                 return _Then.UNMOUNTED if size == 0 else _Then.NOTHING_THERE
             request = room[:size]
@@ -171,27 +174,28 @@ class Waiting:
             if clock() >= self._turn:
                 return _Then.TURN_OF_OTHERS
 
-    def _receive(self, device: int, buffers: list[memoryview]) -> int:
+    def _receive(self, device: int, buffers: list[memoryview], error: OSError) -> int:
         """Take the next request, if it comes soon, and sleep as little as helps; its size.
 
-        0 when there will be none any more, less when there is none for now.
+        There was none at first, and *error* says why. 0 when there will be none any more, less when there is
+        none for now.
         """
         read, clock = os.readv, time.perf_counter
         until: float | None = None
         while True:
-            try:
-                size = read(device, buffers)
-            except BlockingIOError:
+            if isinstance(error, BlockingIOError):
                 if until is None:
                     until = self._look_until()
-                if clock() < until:
-                    continue
-                if not self._sleep(looked=until > 0):
-                    return -1
-                until = None
-            except OSError as error:
-                if not _is_taken_back(error):
-                    return 0
+                if clock() >= until:
+                    if not self._sleep(looked=until > 0):
+                        return -1
+                    until = None
+            elif not _is_taken_back(error):
+                return 0
+            try:
+                size = read(device, buffers)
+            except OSError as another:
+                error = another
             else:
                 if until:
                     self._vain = 0
