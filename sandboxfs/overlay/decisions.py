@@ -7,7 +7,6 @@ changes. A file with several names is treated as the strictest of those that are
 
 import os
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, Tree
@@ -15,6 +14,8 @@ from sandboxfs.policy.compiled import Compiled, State, settle
 from sandboxfs.policy.model import Access, Decision, Mode, Needs
 
 _OUT_OF_SIGHT = (Mode.HIDE, Mode.DENY)
+# What `Journal.record` is told.
+_Note = tuple[str, Access, bytes, bytes | None, Decision, Caller, int]
 
 
 class PolicyDenied(OSError):
@@ -63,24 +64,21 @@ class Decisions:
         self._states: dict[int, State] = {ROOT_INODE: policy.start}
         self.hides = _hides(policy)
         self._covers = _covers(policy)
-        self._notes: list[Callable[[], None]] | None = None
+        self._record: Callable[[*_Note], None] = journal.record
 
     def defer(self) -> Callable[[], None]:
         """Have changes that were made recorded only when what is given is called."""
-        notes: list[Callable[[], None]] = []
-        self._notes = notes
+        notes: list[_Note] = []
+
+        def later(*note: *_Note) -> None:
+            notes.append(note)
 
         def record() -> None:
             while notes:
-                notes.pop(0)()
+                self.journal.record(*notes.pop(0))
 
+        self._record = later
         return record
-
-    def _do(self, note: Callable[[], None]) -> None:
-        if self._notes is None:
-            note()
-        else:
-            self._notes.append(note)
 
     def replace(self, policy: Compiled) -> list[Shown]:
         """Decide by another policy; what came into sight or went out of it."""
@@ -208,30 +206,9 @@ class Decisions:
         self.journal.record(op, access, path, None, state.decision, caller, number)
         return PolicyDenied(number, state.decision)
 
-    def note(
-        self,
-        op: str,
-        access: Access,
-        parent: int,
-        name: bytes,
-        state: State,
-        caller: Caller,
-        to: bytes | None = None,
-    ) -> None:
+    def note(self, op: str, access: Access, parent: int, name: bytes, state: State, caller: Caller) -> None:
         """Record a change that was made."""
-        self._do(partial(self._note, op, access, parent, name, state, caller, to))
-
-    def _note(
-        self,
-        op: str,
-        access: Access,
-        parent: int,
-        name: bytes,
-        state: State,
-        caller: Caller,
-        to: bytes | None,
-    ) -> None:
-        self.journal.record(op, access, self._tree.path_to(parent, name), to, state.decision, caller, 0)
+        self._record(op, access, self._tree.path_to(parent, name), None, state.decision, caller, 0)
 
     # Asking about an inode
 
@@ -246,18 +223,12 @@ class Decisions:
 
     def note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
         """Record what was done to an inode."""
-        self._do(partial(self._note_inode, op, access, ino, state, caller))
-
-    def _note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
-        self.journal.record(op, access, self._tree.path(ino), None, state.decision, caller, 0)
+        self._record(op, access, self._tree.path(ino), None, state.decision, caller, 0)
 
     def note_move(self, path: bytes, parent: int, name: bytes, state: State, caller: Caller) -> None:
         """Record that what was at *path* is now at a name."""
-        self._do(partial(self._note_move, path, parent, name, state, caller))
-
-    def _note_move(self, path: bytes, parent: int, name: bytes, state: State, caller: Caller) -> None:
         to = self._tree.path_to(parent, name)
-        self.journal.record("rename", Access.WRITE, path, to, state.decision, caller, 0)
+        self._record("rename", Access.WRITE, path, to, state.decision, caller, 0)
 
 
 def _hides(policy: Compiled) -> bool:
