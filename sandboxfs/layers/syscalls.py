@@ -20,7 +20,6 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-_libc.renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
@@ -50,6 +49,7 @@ def open_beneath(dir_fd: int, path: bytes, flags: int) -> int:
 
 def rename(old_dir_fd: int, old: bytes, new_dir_fd: int, new: bytes, flags: int) -> None:
     """Rename with the flags of renameat2(2)."""
+    # No types are declared for it: ctypes passes int and bytes as they are, and to check them takes time.
     if _libc.renameat2(old_dir_fd, old, new_dir_fd, new, flags) != 0:
         raise _last_error(old)
 
