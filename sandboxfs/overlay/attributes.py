@@ -50,7 +50,7 @@ class Attributes:
             return directory.gone
         if directory.held is not None:
             # Most that are asked for: the kernel asks again after each change in it.
-            return directory.held.own_stat()
+            return os.fstat(directory.held.fd)
         if directory.sealed is not None:
             return directory.sealed
         if directory.upper:
@@ -58,10 +58,10 @@ class Attributes:
         return self._merge.fds.lower(directory.lowers[0]).own_stat()
 
     def entry(self, node: Node, status: os.stat_result | None = None) -> Entry:
+        if isinstance(node, Directory):
+            return self._directory_entry(node, status or self._directory_status(node))
         if status is None:
             status = self.status(node)
-        if isinstance(node, Directory):
-            return self._directory_entry(node, status)
         nlink = status.st_nlink
         if node.gone is not None:
             nlink = 0
