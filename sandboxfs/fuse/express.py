@@ -51,12 +51,17 @@ _number = struct.Struct("=Q").unpack_from
 _half = struct.Struct("=I").unpack_from
 _halves_2 = struct.Struct("=II").unpack_from
 _place = struct.Struct("=QQI").unpack_from
+_write_in = struct.Struct("=QQI12xI").unpack_from
 _setattr_in = struct.Struct("=I4xQQ8xqq8xII4xI4xII").unpack_from
 _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _HANDLE = (1 << bit for bit in range(7))
 _A_SECOND = 10**9
 # Where the data of a WRITE is.
 _DATA = BODY + 40
 _DATASYNC = 1
+# The flags of a write for which the kernel leaves it to us that the data is on the disk: one that goes around
+# its pages. After any other it asks for that by itself.
+_HOW = os.O_ACCMODE | os.O_DSYNC
+_LASTING = os.O_WRONLY | os.O_DSYNC
 _DOTS = b".", b".."
 _head = wire.HEADER.pack
 # The kernel takes no answer with such an error, which some filesystems have for themselves.
@@ -325,8 +330,14 @@ class Express:
         return self._fs.read(*_place(request, BODY))
 
     def _write(self, ino: int, request: memoryview, caller: Caller) -> bytes:
-        handle, offset, size = _place(request, BODY)
-        return wire.written(self._fs.write(handle, offset, request[_DATA : _DATA + size]))
+        handle, offset, size, flags = _write_in(request, BODY)
+        written = wire.written(self._fs.write(handle, offset, request[_DATA : _DATA + size]))
+        if flags & _HOW == _LASTING:
+            try:
+                self._fs.fsync(handle, flags & os.O_SYNC != os.O_SYNC)
+            except Later as sync:
+                raise Later(_answering(written, sync.work), answers=True) from None
+        return written
 
     def _release(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         self._fs.release(_number(request, BODY)[0])
@@ -383,6 +394,16 @@ class Express:
 def _no_device(ino: int, request: memoryview, caller: Caller) -> None:
     """Refuse an ioctl: many programs ask each file whether it is a terminal, and the kernel passes it on."""
     raise OSError(errno.ENOTTY, os.strerror(errno.ENOTTY))
+
+
+def _answering(body: bytes, work: Callable[[], object]) -> Callable[[], bytes]:
+    """The same work, with another answer."""
+
+    def done() -> bytes:
+        work()
+        return body
+
+    return done
 
 
 def _take_it_as_done(_: object) -> None:

@@ -199,8 +199,8 @@ def place(handle: int, offset: int, size: int) -> bytes:
     return struct.pack("=QQIIQII", handle, offset, size, 0, 0, 0, 0)
 
 
-def write_in(handle: int, offset: int, size: int, data: bytes) -> bytes:
-    return struct.pack("=QQIIQII", handle, offset, size, 0, 0, os.O_RDWR, 0) + data
+def write_in(handle: int, offset: int, size: int, data: bytes, flags: int = os.O_RDWR) -> bytes:
+    return struct.pack("=QQIIQII", handle, offset, size, 0, 0, flags, 0) + data
 
 
 def setattr_in(valid: int, **values: int) -> bytes:
@@ -634,6 +634,35 @@ def test_a_file_is_synced_with_or_without_its_attributes(
     monkeypatch.setattr(mounted.fs, "fsync", lambda *args: synced.append(args))
     assert mounted.ask(Opcode.FSYNC, struct.pack("=QII", 5, flags, 0)) == b""
     assert synced == [(5, datasync)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "how"),
+    [
+        (os.O_WRONLY, None),
+        (os.O_WRONLY | os.O_DSYNC, os.fdatasync),
+        (os.O_WRONLY | os.O_SYNC | os.O_APPEND, os.fsync),
+        # Through the kernel's pages, after which it asks for it by itself.
+        (os.O_RDWR | os.O_DSYNC, None),
+    ],
+)
+def test_a_write_around_the_kernels_pages_reaches_the_disk_when_it_should(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch, flags: int, how: Callable[[int], None] | None
+) -> None:
+    opened = mounted.open("file", os.O_WRONLY)
+    seen: list[tuple[object, bytes]] = []
+    monkeypatch.setattr(Syncs, "sync", lambda _, fd, sync: seen.append((sync, os.pread(fd, 9, 0))))
+    body = mounted.ask(Opcode.WRITE, write_in(opened.handle, 0, 4, b"SOME", flags))
+    assert body == struct.pack("=II", 4, 0)
+    assert seen == ([] if how is None else [(how, b"SOME text")])
+
+
+def test_a_write_that_waits_for_the_disk_is_answered_when_it_is_there(mounted: Mounted) -> None:
+    allow_work_beside(mounted)
+    opened = mounted.open("file", os.O_WRONLY)
+    assert mounted.begin(Opcode.WRITE, write_in(opened.handle, 0, 4, b"SOME", os.O_WRONLY | os.O_DSYNC))
+    assert mounted.waited_for() == struct.pack("=II", 4, 0)
+    assert (mounted.upper / "file").read_bytes() == b"SOME text"
 
 
 # Directories
