@@ -11,11 +11,15 @@ def stores_well() -> bool:
 
 
 def drops_what_is_written_over() -> bool:
-    """Whether a write that goes around its pages takes away those that it makes wrong."""
-    return _version() >= (6, 6)
+    """Whether a write around its pages has them written back before, and taken away before and after.
+
+    Older ones take them away before it only: who reads meanwhile brings back what was there. Some have been
+    mended since, which their version does not always tell.
+    """
+    return _version() >= (6, 18, 3)
 
 
 @cache
-def _version() -> tuple[int, int]:
-    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return (int(numbers[1]), int(numbers[2])) if numbers is not None else (0, 0)
+def _version() -> tuple[int, ...]:
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", os.uname().release)
+    return tuple(int(number or 0) for number in numbers.groups()) if numbers is not None else (0,)

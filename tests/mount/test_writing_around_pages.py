@@ -10,7 +10,7 @@ import pytest
 
 from sandboxfs.fuse.kernel import drops_what_is_written_over
 from tests.mount.conftest import Mount
-from tests.support.mounted import Area
+from tests.support.mounted import Area, companion, says, tell
 from tests.support.tree import Tree
 
 pytestmark = pytest.mark.mount
@@ -64,6 +64,40 @@ def test_readers_and_maps_see_what_is_written_around_them(area: MakeArea, origin
         os.close(fd)
     assert path.read_bytes() == held
     assert (here.upper / "file").read_bytes() == held
+
+
+READ_ON_AND_ON = """
+import mmap, os, select, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+size = os.fstat(fd).st_size
+seen = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+print("reading")
+while not select.select([0], [], [], 0)[0]:
+    os.pread(fd, size, 0)
+    seen[:]
+"""
+
+
+def test_what_was_written_is_there_whoever_read_meanwhile(area: MakeArea) -> None:
+    here = area({"file": bytes(SIZE)})
+    path = here.view / "file"
+    writer, reader = os.open(path, os.O_WRONLY), os.open(path, os.O_RDONLY)
+    with (
+        companion(READ_ON_AND_ON, path, cwd=here.lower) as one,
+        companion(READ_ON_AND_ON, path, cwd=here.lower) as another,
+        mmap.mmap(reader, SIZE, prot=mmap.PROT_READ) as seen,
+    ):
+        for program in (one, another):
+            assert says(program) == "reading"
+        for number in range(400):
+            at, data = number * 997 % (SIZE - 8), number.to_bytes(8, "little")
+            os.pwrite(writer, data, at)
+            assert seen[at : at + 8] == data
+            assert os.pread(reader, 8, at) == data
+        for program in (one, another):
+            tell(program, "stop")
+    os.close(writer)
+    os.close(reader)
 
 
 def test_a_file_that_grows_and_shrinks_is_read_as_it_is(area: MakeArea) -> None:
