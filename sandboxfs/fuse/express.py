@@ -61,7 +61,7 @@ _DATASYNC = 1
 # The flags of a write for which the kernel leaves it to us that the data is on the disk: one that goes around
 # its pages. After any other it asks for that by itself.
 _HOW = os.O_ACCMODE | os.O_DSYNC
-_LASTING = os.O_WRONLY | os.O_DSYNC
+_TO_THE_DISK = os.O_WRONLY | os.O_DSYNC
 _DOTS = b".", b".."
 _head = wire.HEADER.pack
 # The kernel takes no answer with such an error, which some filesystems have for themselves.
@@ -332,7 +332,7 @@ class Express:
     def _write(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         handle, offset, size, flags = _write_in(request, BODY)
         written = wire.written(self._fs.write(handle, offset, request[_DATA : _DATA + size]))
-        if flags & _HOW == _LASTING:
+        if flags & _HOW == _TO_THE_DISK:
             try:
                 self._fs.fsync(handle, flags & os.O_SYNC != os.O_SYNC)
             except Later as sync:

@@ -5,6 +5,7 @@ be read from the device beforehand, these answer them, more slowly.
 """
 
 import errno
+import os
 from collections.abc import Sequence
 from typing import cast
 
@@ -112,7 +113,9 @@ class Operations(pyfuse3.Operations):
     def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> pyfuse3.FileInfo:
         opened = self._fs.open(inode, flags, ctx)
         handle = FileHandleT(opened.handle)
-        return pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
+        # Not to be written around pages: here nobody is told which writes have to be on the disk.
+        direct = opened.direct and flags & os.O_ACCMODE == os.O_RDONLY
+        return pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache, direct_io=direct)
 
     @reply
     def create(
@@ -120,8 +123,7 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         opened, entry = self._fs.create(parent_inode, name, mode, flags, ctx)
         handle = FileHandleT(opened.handle)
-        info = pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache, direct_io=opened.direct)
-        return info, attributes(entry)
+        return pyfuse3.FileInfo(fh=handle, keep_cache=opened.keep_cache), attributes(entry)
 
     @reply
     def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
