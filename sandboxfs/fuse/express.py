@@ -36,13 +36,13 @@ Handler = Callable[[int, memoryview, Caller], Body | None]
 
 
 class Tells(Protocol):
-    """What the kernel is told besides, by the serving thread."""
+    """What the kernel is told besides."""
 
     def give(self, ino: int, content: bytes) -> bool:
         """Let it have the content of a file that nobody has open; whether it has it then."""
 
     def forget_listing(self, ino: int) -> None:
-        """Have a directory read again by whoever reads it next."""
+        """Have a directory read again by whoever reads it next. May wait: not for the serving thread."""
 
 
 # Parts of the bodies of requests.
@@ -227,14 +227,13 @@ class Express:
 
     def _forget(self, ino: int, request: memoryview, caller: Caller) -> None:
         if self._fs.forget(ino, _number(request, BODY)[0]):
-            # The number may be another directory's next time.
-            self._streams.end(ino)
+            self._streams.forget(ino)
 
     def _forget_many(self, ino: int, request: memoryview, caller: Caller) -> None:
         for number in range(_half(request, BODY)[0]):
             ino, count = _numbers_2(request, BODY + 8 + 16 * number)
             if self._fs.forget(ino, count):
-                self._streams.end(ino)
+                self._streams.forget(ino)
 
     def _getattr(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         return wire.attributes(self._fs.getattr(ino, caller))
@@ -371,9 +370,10 @@ class Express:
             if not entry.mentioned and name not in _DOTS:
                 fs.remember(entry.ino)
         if not parts and not opened:
-            if not self._streams.lasts(ino):
-                self._telling.forget_listing(ino)
+            lasts = self._streams.lasts(ino)
             self._streams.end(ino)
+            if not lasts:
+                raise Later(partial(self._telling.forget_listing, ino), answers=True)
         return b"".join(parts)
 
     def _releasedir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
@@ -381,13 +381,7 @@ class Express:
         return b""
 
     def _fsyncdir(self, ino: int, request: memoryview, caller: Caller) -> bytes:
-        opened, flags = _number(request, BODY)[0], _half(request, BODY + 8)[0]
-        handle = opened or self._fs.opendir(ino, caller)
-        try:
-            self._fs.fsyncdir(handle, bool(flags & _DATASYNC))
-        finally:
-            if not opened:
-                self._fs.releasedir(handle)
+        self._fs.fsyncdir(ino, bool(_half(request, BODY + 8)[0] & _DATASYNC))
         return b""
 
 

@@ -32,6 +32,8 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self._fs = filesystem
         self.beside = beside
+        # Which directory each handle is of: pyfuse3 tells only the handle.
+        self._directories: dict[FileHandleT, InodeT] = {}
 
     @reply
     def lookup(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> pyfuse3.EntryAttributes:
@@ -149,7 +151,9 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
-        return FileHandleT(self._fs.opendir(inode, ctx))
+        handle = FileHandleT(self._fs.opendir(inode, ctx))
+        self._directories[handle] = inode
+        return handle
 
     @reply
     def readdir(self, fh: FileHandleT, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -162,11 +166,12 @@ class Operations(pyfuse3.Operations):
 
     @reply
     def releasedir(self, fh: FileHandleT) -> None:
+        del self._directories[fh]
         self._fs.releasedir(fh)
 
     @reply
     def fsyncdir(self, fh: FileHandleT, datasync: bool) -> None:
-        self._fs.fsyncdir(fh, datasync)
+        self._fs.fsyncdir(self._directories[fh], datasync)
 
     @reply
     def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:

@@ -6,10 +6,16 @@ it, and one that was given up can be begun again anywhere. It is opened by the f
 the last; of those that nobody reads to the end, some are kept.
 """
 
+import time
+
 from sandboxfs.overlay.filesystem import Caller, Filesystem
 
 MOST_STREAMS = 64
 """So many listings may be under way at once; beyond that, the one that has rested longest is begun again."""
+
+# Seconds for which nothing is remembered of a directory that was read by several at once: one of them may
+# have been told a part of it, and not have taken it in yet.
+_MIXED = 10.0
 
 
 class Streams:
@@ -18,8 +24,8 @@ class Streams:
     def __init__(self, filesystem: Filesystem) -> None:
         self._fs = filesystem
         self._handles: dict[int, int] = {}
-        # Those that may not have told everything of what the kernel puts together.
-        self._mixed: set[int] = set()
+        # Until when others may have told a part of what the kernel puts together of a directory.
+        self._mixed: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._handles)
@@ -30,12 +36,12 @@ class Streams:
         if handle is not None and start == 0:
             # From the beginning it is decided about again, and told as it is now.
             self._fs.releasedir(handle)
-            self._mixed.add(ino)
+            self._mixed[ino] = time.monotonic() + _MIXED
             handle = None
         if handle is None:
             handle = self._fs.opendir(ino, caller)
             if start:
-                self._mixed.add(ino)
+                self._mixed[ino] = time.monotonic() + _MIXED
             if len(self._handles) >= MOST_STREAMS:
                 self.end(next(iter(self._handles)))
         self._handles[ino] = handle
@@ -47,11 +53,19 @@ class Streams:
         Not where another one was told a part of it: that may have reached the kernel's memory only after the
         kernel was told that it is not right any more.
         """
-        return ino not in self._mixed and self._fs.listing_lasts(self._handles[ino])
+        if ino in self._mixed:
+            if time.monotonic() < self._mixed[ino]:
+                return False
+            del self._mixed[ino]
+        return self._fs.listing_lasts(self._handles[ino])
 
     def end(self, ino: int) -> None:
         """Have the listing of a directory begun again, if it is read further."""
-        self._mixed.discard(ino)
         handle = self._handles.pop(ino, None)
         if handle is not None:
             self._fs.releasedir(handle)
+
+    def forget(self, ino: int) -> None:
+        """Forget about a directory of which the kernel knows nothing any more: another may get its number."""
+        self.end(ino)
+        self._mixed.pop(ino, None)

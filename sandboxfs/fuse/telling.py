@@ -81,11 +81,10 @@ class Telling:
     def forget_listing(self, ino: int) -> None:
         """Have a directory read again by whoever reads it next.
 
-        On the serving thread: it waits for nobody, because nobody waits for us while he holds a page of it.
+        May wait, as `invalidate` does: the kernel may be handing a page of it to a program that has to be
+        given another page first.
         """
-        if self._device is not None:
-            with suppress(OSError):
-                os.write(self._device, inode_outdated(ino))
+        self._tell(inode_outdated(ino))
 
     def _forget_listings(self, directories: Iterable[int]) -> None:
         for ino in directories:

@@ -69,8 +69,8 @@ class Guard:
         changed = self._decisions.replace(policy)
         if hid or self._decisions.hides:
             changed += [Shown(ino, []) for ino in self._listed]
-        # Nor is one to be remembered that is being read now.
-        self._listed.clear()
+            # Nor is one to be remembered that is being read now.
+            self._listed.clear()
         return changed
 
     def decide_anew(self) -> None:
@@ -359,8 +359,8 @@ class Guard:
         self._listings.pop(handle, None)
         self._inner.releasedir(handle)
 
-    def fsyncdir(self, handle: int, datasync: bool) -> None:
-        self._inner.fsyncdir(handle, datasync)
+    def fsyncdir(self, ino: int, datasync: bool) -> None:
+        self._inner.fsyncdir(ino, datasync)
 
     def close(self) -> None:
         self._inner.close()

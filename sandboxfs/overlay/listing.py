@@ -166,8 +166,7 @@ class Listings:
             return None
         return None if found is None else self._attributes.entry(*found)
 
-    def sync(self, handle: int) -> None:
-        directory, _ = self._open[handle]
+    def sync(self, directory: Directory) -> None:
         if directory.upper and directory.gone is None:
             fd = self._merge.fds.upper(directory).open_for_listing()
             try:

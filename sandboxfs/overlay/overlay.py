@@ -302,8 +302,8 @@ class Overlay:
     def releasedir(self, handle: int) -> None:
         self._listings.release(handle)
 
-    def fsyncdir(self, handle: int, datasync: bool) -> None:
-        self._listings.sync(handle)
+    def fsyncdir(self, ino: int, datasync: bool) -> None:
+        self._listings.sync(self._inodes.directory(ino))
 
     # Extended attributes
 

@@ -237,9 +237,9 @@ class Window:
         if self._open.pop(handle, None) is None:
             self._inner.releasedir(handle)
 
-    def fsyncdir(self, handle: int, datasync: bool) -> None:
-        if handle not in self._open:
-            self._inner.fsyncdir(handle, datasync)
+    def fsyncdir(self, ino: int, datasync: bool) -> None:
+        if ino < _DIRECTORY:
+            self._inner.fsyncdir(ino, datasync)
 
     def close(self) -> None:
         self._inner.close()

@@ -317,8 +317,8 @@ class Thinnest:
     def releasedir(self, handle: int) -> None:
         del self.listings[handle]
 
-    def fsyncdir(self, handle: int, datasync: bool) -> None:
-        fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.listings[handle][0].fd)
+    def fsyncdir(self, ino: int, datasync: bool) -> None:
+        fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.nodes[ino].fd)
         try:
             os.fsync(fd)
         finally:

@@ -57,8 +57,6 @@ UNHANDLED = {"access", "poll", "init", "stacktrace"}
 OWN_VERBS = {"absence_lasts", "familiar", "listing_lasts", "remember", "close"}
 
 
-# What a request may ask for besides: who syncs a directory that nobody opened opens it, if that is allowed.
-BESIDES = {"fsyncdir": {"opendir"}}
 # What the kernel has more than one request for.
 SAME_AS = {"batch_forget": "forget", "readdirplus": "readdir", "rename2": "rename"}
 
@@ -170,8 +168,7 @@ def test_every_request_that_is_answered_without_pyfuse3_is_handed_over_to_the_fi
         used.add(name)
         verb, asked = verb_of(opcode), asked_by(methods[name])
         assert verb in asked, f"{name} does not ask the filesystem for {verb}"
-        allowed = OWN_VERBS | UNCHECKED | BESIDES.get(verb, set())
-        assert asked - {verb} <= allowed, f"{name} asks for something else"
+        assert asked - {verb} <= OWN_VERBS | UNCHECKED, f"{name} asks for something else"
     assert {name for name, method in methods.items() if asked_by(method)} == used
 
 

@@ -71,6 +71,12 @@ def test_what_was_listed_goes_out_of_the_kernels_memory_when_the_policy_changes(
     assert Shown(ROOT_INODE, []) in changed
 
 
+def test_what_was_listed_under_a_policy_before_the_last_goes_too(guarded: Guarded) -> None:
+    guarded.guard.releasedir(guarded.listed())
+    assert guarded.guard.set_policy(guarded.policy()) == []
+    assert Shown(ROOT_INODE, []) in guarded.guard.set_policy(guarded.policy("**/*.secret"))
+
+
 def test_what_the_kernel_forgot_is_not_remembered_as_listed(guarded: Guarded) -> None:
     entry = guarded.guard.lookup(ROOT_INODE, b"dir", ANYBODY)
     assert entry is not None
