@@ -32,6 +32,7 @@ from scripts.benches.competitors import (
     shown,
     sweep,
 )
+from scripts.benches.disk import NEW_DISK
 from scripts.benches.measuring import clean_environment, note
 from scripts.benches.names import EVERYBODY, LATENCY, OWN, PLAIN, THINNEST, USUAL
 from scripts.benches.showing import Outcome
@@ -74,7 +75,7 @@ def bench_whole(place: Path, options: argparse.Namespace) -> Outcome:
     verdicts = [one for one in judge(lines) if one.found is not None or options.rows is None]
     measures = {"passed": passed, "processor": processor}
     lowest = floors(lines, compare(rows, bench.book, measure, own=THINNEST))
-    said = conditions(options, synced, names)
+    said = [*conditions(options, synced, names), *([NEW_DISK] if place.is_mount() else [])]
     return Outcome(machine(), said, bench.left_out, lines, verdicts, measures, lowest)
 
 
