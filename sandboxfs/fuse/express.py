@@ -26,7 +26,7 @@ from sandboxfs.fuse.streams import Streams
 from sandboxfs.fuse.threads import Threads
 from sandboxfs.fuse.waiting import Spawn
 from sandboxfs.fuse.wire import BODY, Opcode
-from sandboxfs.overlay.filesystem import ANYBODY, AttributeChange, Caller, Filesystem, Somebody
+from sandboxfs.overlay.filesystem import AttributeChange, Caller, Filesystem, Somebody
 from sandboxfs.overlay.later import Later
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ _DOTS = b".", b".."
 _head = wire.HEADER.pack
 # The kernel takes no answer with such an error, which some filesystems have for themselves.
 _NO_ERRNO = 512
+# So many of those who asked are remembered.
+_ACQUAINTANCES = 256
 # Larger answers are not put together in memory first.
 _LARGE = 1 << 14
 
@@ -96,7 +98,8 @@ class Express:
         self._threads = Threads()
         self._streams = Streams(filesystem)
         self._every_listing = every_listing
-        self._caller = ANYBODY
+        # Those who asked lately: several often take turns.
+        self._callers: dict[tuple[int, int, int], Caller] = {}
         self._handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._lookup,
             Opcode.FORGET: self._forget,
@@ -137,9 +140,8 @@ class Express:
         handler = self._handlers.get(opcode)
         if handler is None:
             return False
-        caller = self._caller
-        if caller.pid != pid or caller.uid != uid or caller.gid != gid:
-            caller = self._caller = Somebody(uid, gid, pid)
+        who = uid, gid, pid
+        caller = self._callers.get(who) or self._met(who)
         try:
             body = handler(ino, request, caller)
         except Later as later:
@@ -164,6 +166,12 @@ class Express:
                 self._reply(unique, body)
         self._afterwards()
         return True
+
+    def _met(self, who: tuple[int, int, int]) -> Caller:
+        if len(self._callers) >= _ACQUAINTANCES:
+            self._callers.clear()
+        caller = self._callers[who] = Somebody(*who)
+        return caller
 
     async def _answer_later(
         self, unique: int, opcode: int, later: Later, again: Callable[[], Body | None]

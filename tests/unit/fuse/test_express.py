@@ -864,9 +864,11 @@ def test_who_asks_is_told_to_the_filesystem(mounted: Mounted, monkeypatch: pytes
 
     monkeypatch.setattr(mounted.fs, "getattr", getattr_by)
     callers = [(0, 0, 0), (1, 2, 3), (1, 2, 3), (1, 2, 4), (1, 5, 4), (6, 5, 4), (1 << 31, 0, 1 << 31)]
+    callers += [(1, 2, number) for number in range(600)] * 2
     for caller in callers:
         mounted.ask(Opcode.GETATTR, bytes(16), caller=caller)
     assert asked == callers
+    assert len(mounted.express._callers) <= 256
 
 
 def test_an_interrupt_is_not_answered(mounted: Mounted) -> None:
