@@ -1,7 +1,7 @@
 """On which filesystem is measured? On a new one, where that can be had: ext4 with a journal, in a file.
 
-What a filesystem does to whoever makes files depends on what was removed on it before. An ext4 without a journal
-takes ten times as long then, and the rows that write would tell of that, and of nobody's own cost.
+What a filesystem does to whoever makes files depends on what was removed on it before. An ext4 without a
+journal takes ten times as long then, and the rows that write would tell of that, and of nobody's own cost.
 """
 
 import os
