@@ -28,13 +28,13 @@ def new_filesystem(place: Path) -> Iterator[Path]:
     inside = place / "disk"
     try:
         inside.mkdir()
-        mounted = _done("mount", "-o", "noinit_itable", device, str(inside))
+        mounted = _said("mount", "-o", "noinit_itable", device, str(inside)) is not None
         yield inside if mounted else place
     finally:
         if inside.is_mount():
             # Lazily: what is measured may have been interrupted.
-            _done("umount", "--lazy", str(inside))
-        _done("losetup", "--detach", device)
+            _said("umount", "--lazy", str(inside))
+        _said("losetup", "--detach", device)
 
 
 def _attached(image: Path) -> str | None:
@@ -44,18 +44,18 @@ def _attached(image: Path) -> str | None:
         return None
     image.touch()
     os.truncate(image, size)
-    if not _done("mkfs.ext4", "-q", "-F", str(image)):
+    if _said("mkfs.ext4", "-q", "-F", str(image)) is None:
         return None
-    attach = ["losetup", "--find", "--show", "--direct-io=on", str(image)]
-    done = subprocess.run(attach, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+    return _said("losetup", "--find", "--show", "--direct-io=on", str(image))
 
 
-def _done(*words: str) -> bool:
+def _said(*words: str) -> str | None:
+    """What a command printed; None when it failed, or is not there."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return False
+        return None
     if done.returncode:
         print(f"bench: {words[0]}: {done.stderr.strip()}", file=sys.stderr)
-    return done.returncode == 0
+        return None
+    return done.stdout.strip()
