@@ -31,6 +31,8 @@ class Telling:
     def __init__(self) -> None:
         # Threads send messages while another serves; when that closes what they use, none may.
         self._sending = Lock()
+        # Of its own: who takes a name away may wait for somebody who reads the directory, who waits for this.
+        self._forgetting = Lock()
         self._device: int | None = None
 
     def begin(self, device: int) -> None:
@@ -38,10 +40,10 @@ class Telling:
 
     def end(self) -> None:
         # Who is still telling something holds it up for a moment only, unless the kernel waits for an answer.
-        got = self._sending.acquire(timeout=_LAST_WORDS)
+        got = [lock for lock in (self._sending, self._forgetting) if lock.acquire(timeout=_LAST_WORDS)]
         self._device = None
-        if got:
-            self._sending.release()
+        for lock in got:
+            lock.release()
 
     def invalidate(self, shown: list[Shown]) -> None:
         """Make the kernel forget names, attributes and pages. May wait: not for the serving thread."""
@@ -84,15 +86,15 @@ class Telling:
         May wait, as `invalidate` does: the kernel may be handing a page of it to a program that has to be
         given another page first.
         """
-        self._tell(inode_outdated(ino))
+        self._tell(inode_outdated(ino), self._forgetting)
 
     def _forget_listings(self, directories: Iterable[int]) -> None:
         for ino in directories:
             self._tell(inode_outdated(ino))
 
-    def _tell(self, what: bytes) -> None:
+    def _tell(self, what: bytes, lock: "Lock | None" = None) -> None:
         """Send a message, unless nothing is mounted, or is no longer: then the kernel knows nothing."""
-        with self._sending:
+        with lock or self._sending:
             if self._device is not None:
                 # ENOENT: the kernel does not have it.
                 with suppress(OSError):

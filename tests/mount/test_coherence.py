@@ -243,6 +243,32 @@ def test_a_listing_that_was_read_before_follows_the_host_and_the_view(area: Make
     here.host_changed()
 
 
+LIST_ON_AND_ON = """
+import os, select, sys
+print("listing")
+while not select.select([0], [], [], 0)[0]:
+    os.listdir(sys.argv[1])
+print("done")
+"""
+
+
+def test_who_lists_a_directory_and_who_takes_names_from_it_never_wait_for_each_other(area: MakeArea) -> None:
+    here = area({f"dir/{number}": "" for number in range(400)})
+    lower, view = here.lower / "dir", here.view / "dir"
+    with ExitStack() as programs:
+        readers = [programs.enter_context(companion(LIST_ON_AND_ON, view, cwd=here.lower)) for _ in range(3)]
+        for reader in readers:
+            assert says(reader) == "listing"
+        for number in range(400):
+            (lower / str(number)).unlink()
+            if number % 20 == 0:
+                eventually(lambda number=number: not (view / str(number)).exists(), "that it is gone")  # type: ignore[misc]
+        for reader in readers:
+            tell(reader, "stop")
+            assert says(reader) == "done"
+    here.host_changed()
+
+
 def listed_again(stream: DirStream) -> set[str]:
     stream.rewind()
     return {os.fsdecode(entry.name) for entry in stream.rest()} - {".", ".."}

@@ -142,6 +142,23 @@ class Slow:
         return len(data)
 
 
+def test_a_listing_is_forgotten_while_a_name_is_being_taken_away(
+    kernel: Kernel, telling: Telling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(kernel.number, monkeypatch)
+    # The kernel waits for whoever is reading the directory, who is answered when its listing is forgotten.
+    taking = Thread(target=telling.refresh, args=(Outdated(removed={(1, b"name")}),))
+    taking.start()
+    assert slow.asked.wait(HUNG)
+    slow.asked.clear()
+    forgetting = Thread(target=telling.forget_listing, args=(1,))
+    forgetting.start()
+    assert slow.asked.wait(HUNG), "it waits for the other message"
+    slow.may_go_on.set()
+    for thread in (taking, forgetting):
+        thread.join(HUNG)
+
+
 def test_the_end_waits_for_a_message_that_is_being_sent(
     kernel: Kernel, telling: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
