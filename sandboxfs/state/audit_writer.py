@@ -9,6 +9,7 @@ import errno
 import logging
 import threading
 import time
+from collections.abc import Iterator
 
 from sandboxfs.state.audit_commands import CommandNames, Process
 from sandboxfs.state.audit_file import AuditFile, Tail
@@ -89,18 +90,24 @@ class Writer:
             self._file.rotate()
             # First in its file: so a reader can tell that what came before was put aside, not cut off.
             self._notes.insert(0, Happened(time.time_ns(), "rotated", {}))
-        members = self._members
-        lines, chain = self._chain.seal([(entry[0], members(entry)) for entry in [*self._notes, *entries]])
+        lines, chain = self._chain.seal(self._worded([*self._notes, *entries]))
         lines.append(b"")
         self._file.append(b"\n".join(lines))
         self._chain, self._notes = chain, []
 
-    def _members(self, entry: Decided | Happened) -> str:
-        if isinstance(entry, Happened):
-            return happened_members(entry)
-        pid, command = entry[1], entry[-1]
-        process = self.commands.of(pid) if command is None else Process(pid, command)
-        return self._wording.decided(entry, process)
+    def _worded(self, entries: list[Decided | Happened]) -> Iterator[tuple[int, str]]:
+        """Of each record its time and its own part."""
+        decided, processes = self._wording.decided, dict[int, Process]()
+        for entry in entries:
+            if isinstance(entry, Happened):
+                yield entry.time_ns, happened_members(entry)
+                continue
+            pid, command = entry[1], entry[-1]
+            process = processes.get(pid) if command is None else Process(pid, command)
+            if process is None:
+                # Once for all: nobody changes its name in between that could be told.
+                process = processes[pid] = self.commands.of(pid)
+            yield entry[0], decided(entry, process)
 
     def _give_up(self, error: Exception, lost: list[Decided | Happened]) -> None:
         """Count *lost*; the log goes on, whatever *error* is."""
