@@ -45,6 +45,13 @@ class Tells(Protocol):
         """Have a directory read again by whoever reads it next. May wait: not for the serving thread."""
 
 
+class Owed(Protocol):
+    """What is done after an answer, because nobody needs to wait for it; as long as there is any."""
+
+    def __len__(self) -> int: ...
+    def settle(self) -> None: ...
+
+
 # Parts of the bodies of requests.
 _numbers_2 = struct.Struct("=QQ").unpack_from
 _number = struct.Struct("=Q").unpack_from
@@ -82,19 +89,19 @@ class Express:
         beside: DoBeside,
         spawn: Spawn,
         telling: Tells,
-        afterwards: Callable[[], None],
+        owed: Owed,
         *,
         every_listing: bool = False,
     ) -> None:
-        """*afterwards* is called after each answer, for what nobody needs to wait for. With *every_listing*
-        the kernel is to ask whenever a directory is opened and read, because all of that is recorded.
+        """What is *owed* is settled after each answer. With *every_listing* the kernel is to ask whenever a
+        directory is opened and read, because all of that is recorded.
         """
         self._fs = filesystem
         self._device = device
         self._beside = beside
         self._spawn = spawn
         self._telling = telling
-        self._afterwards = afterwards
+        self._owed = owed
         self._threads = Threads()
         self._streams = Streams(filesystem)
         self._every_listing = every_listing
@@ -164,8 +171,16 @@ class Express:
         else:
             if body is not None:
                 self._reply(unique, body)
-        self._afterwards()
+        if self._owed:
+            self.settle()
         return True
+
+    def settle(self) -> None:
+        """Do what is owed."""
+        try:
+            self._owed.settle()
+        except Exception:
+            log.exception("bug after an answer; nobody is told")
 
     def _met(self, who: tuple[int, int, int]) -> Caller:
         if len(self._callers) >= _ACQUAINTANCES:
@@ -184,7 +199,7 @@ class Express:
             self._give_up(unique, opcode, bug)
         else:
             self._reply(unique, b"" if body is None else body)
-        self._afterwards()
+        self.settle()
 
     def _answer_from_thread(self, unique: int, opcode: int, work: Callable[[], object]) -> None:
         """Answer with what *work* gives, in the thread that does it: no task has to wait for its turn."""

@@ -14,7 +14,7 @@ import pyfuse3
 import trio
 
 from sandboxfs.errors import MountFailed
-from sandboxfs.fuse.express import Express
+from sandboxfs.fuse.express import Express, Owed
 from sandboxfs.fuse.operations import Operations
 from sandboxfs.fuse.passage import Passage
 from sandboxfs.fuse.telling import Telling
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
+
+
+class _Nothing(list[object]):
+    """What a filesystem owes that leaves nothing undone."""
+
+    def settle(self) -> None:
+        """Never asked."""
+
+
+NOTHING = _Nothing()
+"""Nothing is owed."""
 
 # As many as pyfuse3 takes by itself.
 _STOCK_TASKS = 99
@@ -49,13 +60,13 @@ async def serve(
     read_only: bool,
     allow_other: bool,
     ready: Callable[[], None],
-    defer: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    defer: Callable[[], Owed] = lambda: NOTHING,
     every_listing: bool = False,
 ) -> None:
     """Serve *filesystem* at *mountpoint* until it is unmounted or this task is cancelled, which unmounts it.
 
     Meanwhile the kernel can be told things by *telling*. *ready* is called once the view can be used. *defer*
-    has the filesystem leave undone what nobody needs to wait for, and gives what does it after an answer.
+    has the filesystem leave undone what nobody needs to wait for, and gives what is owed after an answer.
     *every_listing* of a directory is asked for, and none remembered by the kernel.
     MountFailed when it cannot be mounted.
     """
@@ -73,7 +84,7 @@ async def serve(
         ) from error
     try:
         if can_be_installed():
-            await _serve_quickly(filesystem, waiting, telling, _safely(defer()), every_listing=every_listing)
+            await _serve_quickly(filesystem, waiting, telling, defer(), every_listing=every_listing)
         else:
             with _told_by(telling, _device()):
                 await pyfuse3.main(max_tasks=_STOCK_TASKS)
@@ -87,7 +98,7 @@ async def _serve_quickly(
     filesystem: Filesystem,
     waiting: Waiting,
     telling: Telling,
-    afterwards: Callable[[], None],
+    owed: Owed,
     *,
     every_listing: bool,
 ) -> None:
@@ -102,30 +113,18 @@ async def _serve_quickly(
                     waiting.beside,
                     spawn,
                     telling,
-                    afterwards,
+                    owed,
                     every_listing=every_listing,
                 )
-                waiting.install(passage, express.answer, afterwards)
+                waiting.install(passage, express.answer, express.settle)
                 try:
                     await pyfuse3.main(max_tasks=TASKS)
                 finally:
                     express.close()
+                    express.settle()
                 nursery.cancel_scope.cancel()
     finally:
         passage.close()
-        afterwards()
-
-
-def _safely(afterwards: Callable[[], None]) -> Callable[[], None]:
-    """The same, but that a bug in it does not end the mount."""
-
-    def done() -> None:
-        try:
-            afterwards()
-        except Exception:
-            log.exception("bug after an answer; nobody is told")
-
-    return done
 
 
 @contextmanager

@@ -54,6 +54,19 @@ class Journal(Protocol):
     ) -> None: ...
 
 
+class Notes(list[_Note]):
+    """Changes that were made and are recorded only when they have been answered."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def settle(self) -> None:
+        """Record them."""
+        while self:
+            self._journal.record(*self.pop(0))
+
+
 class Decisions:
     """The states of one tree under one policy at a time."""
 
@@ -66,19 +79,15 @@ class Decisions:
         self._covers = _covers(policy)
         self._record: Callable[[*_Note], None] = journal.record
 
-    def defer(self) -> Callable[[], None]:
-        """Have changes that were made recorded only when what is given is called."""
-        notes: list[_Note] = []
+    def defer(self) -> Notes:
+        """Have changes that were made recorded only when that is asked of what is given."""
+        notes = Notes(self.journal)
 
         def later(*note: *_Note) -> None:
             notes.append(note)
 
-        def record() -> None:
-            while notes:
-                self.journal.record(*notes.pop(0))
-
         self._record = later
-        return record
+        return notes
 
     def replace(self, policy: Compiled) -> list[Shown]:
         """Decide by another policy; what came into sight or went out of it."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sandboxfs.layers.syscalls import RENAME_EXCHANGE
-from sandboxfs.overlay.decisions import Decisions, Journal, PolicyDenied, Shown
+from sandboxfs.overlay.decisions import Decisions, Journal, Notes, PolicyDenied, Shown
 from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Opened, Seen, Tree
 from sandboxfs.overlay.links import LinkGuard
 from sandboxfs.overlay.moves import refuse_escape
@@ -54,8 +54,8 @@ class Guard:
         # Directories of which the kernel may remember what this policy shows of them.
         self._listed: set[int] = set()
 
-    def defer_records(self) -> Callable[[], None]:
-        """Have changes that were made recorded only when what is given is called: once they are answered."""
+    def defer_records(self) -> Notes:
+        """Have changes that were made recorded only when that is asked of what is given: once answered."""
         return self._decisions.defer()
 
     def closed_by(self, policy: Compiled) -> list[Shown]:

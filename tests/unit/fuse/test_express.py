@@ -69,6 +69,19 @@ RenameIt = Callable[["Mounted", bytes, int, bytes], bytes]
 UNANSWERED = Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT
 
 
+class Owing:
+    """What is done after each answer."""
+
+    def __init__(self, mounted: "Mounted") -> None:
+        self._mounted = mounted
+
+    def __len__(self) -> int:
+        return 1
+
+    def settle(self) -> None:
+        self._mounted.afterwards()
+
+
 class Mounted:
     """An overlay that is asked as the kernel asks."""
 
@@ -93,7 +106,7 @@ class Mounted:
             trio.to_thread.run_sync,
             self.begun.append,
             self,
-            lambda: self.afterwards(),
+            Owing(self),
             every_listing=every_listing,
         )
         self._room = memoryview(bytearray(1 << 18))

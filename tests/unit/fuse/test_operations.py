@@ -18,6 +18,7 @@ import pyfuse3
 from sandboxfs.fuse.express import Express, Handler
 from sandboxfs.fuse.later import at_once
 from sandboxfs.fuse.operations import Operations
+from sandboxfs.fuse.session import NOTHING
 from sandboxfs.fuse.telling import Telling
 from sandboxfs.fuse.wire import Opcode
 from sandboxfs.overlay.filesystem import ANYBODY, Filesystem
@@ -129,7 +130,7 @@ def test_every_handler_hands_over_to_the_filesystem_behind_it() -> None:
 def handlers() -> dict[Opcode, Handler]:
     """What is answered without pyfuse3, by nobody who has a filesystem to answer from."""
     nothing = cast(Filesystem, None)
-    express = Express(nothing, -1, at_once, lambda _: None, Telling(), lambda: None)
+    express = Express(nothing, -1, at_once, lambda _: None, Telling(), NOTHING)
     return {Opcode(number): handler for number, handler in express._handlers.items()}
 
 
