@@ -26,7 +26,7 @@ from sandboxfs.fuse.streams import Streams
 from sandboxfs.fuse.threads import Threads
 from sandboxfs.fuse.waiting import Spawn
 from sandboxfs.fuse.wire import BODY, Opcode
-from sandboxfs.overlay.filesystem import AttributeChange, Caller, Filesystem, Somebody
+from sandboxfs.overlay.filesystem import AttributeChange, Caller, Filesystem, Opened, Somebody
 from sandboxfs.overlay.later import Later
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,6 @@ _A_SECOND = 10**9
 # Where the data of a WRITE is.
 _DATA = BODY + 40
 _DATASYNC = 1
-# The flags of a write for which the kernel leaves it to us that the data is on the disk: one that goes around
-# its pages. After any other it asks for that by itself.
-_HOW = os.O_ACCMODE | os.O_DSYNC
-_TO_THE_DISK = os.O_WRONLY | os.O_DSYNC
 _DOTS = b".", b".."
 _head = wire.HEADER.pack
 # The kernel takes no answer with such an error, which some filesystems have for themselves.
@@ -105,6 +101,9 @@ class Express:
         self._threads = Threads()
         self._streams = Streams(filesystem)
         self._every_listing = every_listing
+        # Handles that are written around the kernel's pages: after such a write it leaves it to us that the
+        # data is on the disk where that is wanted. After any other it asks for that by itself.
+        self._direct: set[int] = set()
         # Those who asked lately: several often take turns.
         self._callers: dict[tuple[int, int, int], Caller] = {}
         self._handlers: dict[int, Handler] = {
@@ -335,7 +334,7 @@ class Express:
 
     def _open(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         opened = self._fs.open(ino, _half(request, BODY)[0], caller)
-        flags = wire.DIRECT_IO if opened.direct else 0
+        flags = self._around_pages(opened)
         if opened.keep_cache or (opened.content is not None and self._telling.give(ino, opened.content)):
             flags |= wire.KEEP_CACHE
         return wire.opened(opened.handle, flags)
@@ -343,10 +342,16 @@ class Express:
     def _create(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         flags, mode = _halves_2(request, BODY)
         opened, entry = self._fs.create(ino, request[BODY + 16 : -1].tobytes(), mode, flags, caller)
-        flags = wire.DIRECT_IO if opened.direct else 0
+        flags = self._around_pages(opened)
         if opened.keep_cache:
             flags |= wire.KEEP_CACHE
         return wire.found(entry) + wire.opened(opened.handle, flags)
+
+    def _around_pages(self, opened: Opened) -> int:
+        if not opened.direct:
+            return 0
+        self._direct.add(opened.handle)
+        return wire.DIRECT_IO
 
     def _read(self, ino: int, request: memoryview, caller: Caller) -> Body:
         return self._fs.read(*_place(request, BODY))
@@ -354,7 +359,7 @@ class Express:
     def _write(self, ino: int, request: memoryview, caller: Caller) -> bytes:
         handle, offset, size, flags = _write_in(request, BODY)
         written = wire.written(self._fs.write(handle, offset, request[_DATA : _DATA + size]))
-        if flags & _HOW == _TO_THE_DISK:
+        if flags & os.O_DSYNC and handle in self._direct:
             try:
                 self._fs.fsync(handle, flags & os.O_SYNC != os.O_SYNC)
             except Later as sync:
@@ -362,7 +367,9 @@ class Express:
         return written
 
     def _release(self, ino: int, request: memoryview, caller: Caller) -> bytes:
-        self._fs.release(_number(request, BODY)[0])
+        handle = _number(request, BODY)[0]
+        self._direct.discard(handle)
+        self._fs.release(handle)
         return b""
 
     def _fsync(self, ino: int, request: memoryview, caller: Caller) -> bytes:

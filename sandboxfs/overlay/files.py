@@ -4,9 +4,10 @@ All handles of one inode share its descriptors (see `OpenFile`), which copy-up e
 Descriptors are opened without O_APPEND and O_TRUNC: the kernel turns appending into offsets, and truncating
 is done here after copy-up, which then copies no data.
 
-Who opens a file only to write it gains nothing from the kernel's pages. Where the kernel can be relied on
-(`Files.direct`), such a handle goes around them: then it does not ask for the file's capabilities before the
-first write, and holds nothing twice.
+Who opens a file only to write it gains nothing from the kernel's pages, nor does who makes it anew and reads
+back parts of it in between, as assemblers and linkers do: after each write the kernel takes its pages for
+outdated. Where it can be relied on (`Files.direct`), such a handle goes around them: then it does not ask for
+the file's capabilities before the first write, or for its times before each read, and holds nothing twice.
 """
 
 import errno
@@ -35,6 +36,8 @@ _SMALL = 1 << 16
 _NO_GOOD = None, OUTDATED
 # The stamp of an upper file, at which nobody looks.
 _WHATEVER_IT_IS = 0, 0, 0
+# Opened to be written from its beginning on, and to be read meanwhile.
+_ANEW = os.O_RDWR | os.O_TRUNC
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -243,7 +246,7 @@ class Files:
         return handle
 
     def _goes_around_pages(self, flags: int) -> bool:
-        return self.direct and flags & os.O_ACCMODE == os.O_WRONLY
+        return self.direct and (flags & os.O_ACCMODE == os.O_WRONLY or flags & _ANEW == _ANEW)
 
     def _strips(self, caller: Caller) -> bool:
         return self._privileged and caller.uid != 0

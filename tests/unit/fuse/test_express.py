@@ -9,6 +9,7 @@ import stat
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -658,28 +659,51 @@ def test_a_file_is_synced_with_or_without_its_attributes(
 
 
 @pytest.mark.parametrize(
-    ("flags", "how"),
+    ("opening", "flags", "how"),
     [
-        (os.O_WRONLY, None),
-        (os.O_WRONLY | os.O_DSYNC, os.fdatasync),
-        (os.O_WRONLY | os.O_SYNC | os.O_APPEND, os.fsync),
+        (os.O_WRONLY, os.O_WRONLY, None),
+        (os.O_WRONLY, os.O_WRONLY | os.O_DSYNC, os.fdatasync),
+        (os.O_WRONLY, os.O_WRONLY | os.O_SYNC | os.O_APPEND, os.fsync),
+        # The kernel forgets that it was opened to be made anew.
+        (os.O_RDWR | os.O_TRUNC, os.O_RDWR, None),
+        (os.O_RDWR | os.O_TRUNC, os.O_RDWR | os.O_DSYNC, os.fdatasync),
         # Through the kernel's pages, after which it asks for it by itself.
-        (os.O_RDWR | os.O_DSYNC, None),
+        (os.O_RDWR, os.O_RDWR | os.O_DSYNC, None),
     ],
 )
 def test_a_write_around_the_kernels_pages_reaches_the_disk_when_it_should(
-    mounted: Mounted, monkeypatch: pytest.MonkeyPatch, flags: int, how: Callable[[int], None] | None
+    mounted: Mounted,
+    monkeypatch: pytest.MonkeyPatch,
+    opening: int,
+    flags: int,
+    how: Callable[[int], None] | None,
 ) -> None:
-    opened = mounted.open("file", os.O_WRONLY)
+    mounted.fs.let_writes_go_around_pages()
+    opened = mounted.open("file", opening)
     seen: list[tuple[object, bytes]] = []
     monkeypatch.setattr(Syncs, "sync", lambda _, fd, sync: seen.append((sync, os.pread(fd, 9, 0))))
     body = mounted.ask(Opcode.WRITE, write_in(opened.handle, 0, 4, b"SOME", flags))
     assert body == struct.pack("=II", 4, 0)
-    assert seen == ([] if how is None else [(how, b"SOME text")])
+    held = b"SOME" if opening & os.O_TRUNC else b"SOME text"
+    assert seen == ([] if how is None else [(how, held)])
+
+
+def test_a_handle_that_has_the_number_of_one_that_went_around_pages_does_not(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted.fs.let_writes_go_around_pages()
+    around = mounted.open("file", os.O_WRONLY)
+    mounted.ask(Opcode.RELEASE, struct.pack("=QIIQ", around.handle, 0, 0, 0), ino=mounted.ino("file"))
+    monkeypatch.setattr(mounted.fs._files, "_serial", count(around.handle))
+    through = mounted.open("file", os.O_RDWR)
+    assert through.handle == around.handle
+    monkeypatch.setattr(Syncs, "sync", lambda _, fd, sync: pytest.fail("the kernel asks for it by itself"))
+    mounted.ask(Opcode.WRITE, write_in(through.handle, 0, 4, b"SOME", os.O_RDWR | os.O_DSYNC))
 
 
 def test_a_write_that_waits_for_the_disk_is_answered_when_it_is_there(mounted: Mounted) -> None:
     allow_work_beside(mounted)
+    mounted.fs.let_writes_go_around_pages()
     opened = mounted.open("file", os.O_WRONLY)
     assert mounted.begin(Opcode.WRITE, write_in(opened.handle, 0, 4, b"SOME", os.O_WRONLY | os.O_DSYNC))
     assert mounted.waited_for() == struct.pack("=II", 4, 0)

@@ -162,6 +162,14 @@ def test_who_only_writes_goes_around_the_kernels_pages(around: Opening, more: in
     assert make(around, b"made", os.O_WRONLY | more, b"text").direct
 
 
+@pytest.mark.parametrize("more", [0, os.O_APPEND])
+def test_who_makes_a_file_anew_and_reads_it_meanwhile_goes_around_them_too(
+    around: Opening, more: int
+) -> None:
+    assert around.once("small", os.O_RDWR | os.O_TRUNC | more).direct
+    assert make(around, b"made", os.O_RDWR | os.O_TRUNC | more, b"text").direct
+
+
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_RDWR | os.O_APPEND])
 def test_who_reads_does_not_go_around_them(around: Opening, flags: int) -> None:
     assert not around.once("small", flags).direct
