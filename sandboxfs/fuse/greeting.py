@@ -3,9 +3,8 @@
 In its greeting, INIT, the kernel offers what it can do. To the answer is added FUSE_HANDLE_KILLPRIV_V2, by
 which it is on us to clear set-id bits and capabilities of files that are written, truncated or given away.
 Without it the kernel asks for a file's capabilities before each write, and for its mode before each chown.
-And FUSE_DIRECT_IO_ALLOW_MMAP, without which a file that goes around its pages could not be mapped shared.
-It is told that no write may be larger than there is room for, and to send extended attributes in the short
-form that is known here, whatever libfuse would take.
+And it is told that no write may be larger than there is room for, and to send extended attributes in the
+short form that is known here, whatever libfuse would take.
 """
 
 import struct
@@ -17,31 +16,23 @@ from sandboxfs.fuse.wire import BODY, HEADER
 _INIT = struct.Struct("=IIII")
 _HANDLE_KILLPRIV_V2 = 1 << 28
 _SETXATTR_EXT = 1 << 29
-# Says that there are more flags, in a word further on.
-_INIT_EXT = 1 << 30
-_DIRECT_IO_ALLOW_MMAP = 1 << 36 - 32
-_word = struct.Struct("=I")
-_MORE_OFFERED = BODY + _INIT.size
-_MORE_WANTED = HEADER.size + 32
 # Where in fuse_init_out the largest write is, and what it may be at most.
+_write_size = struct.Struct("=I")
 _AT_WRITE_SIZE = HEADER.size + 20
 LARGEST_WRITE = 1 << 20
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """The flags that the kernel offers, and those in the second word."""
+    """The flags that the kernel offers."""
 
     offers: int
-    more: int = 0
 
     @classmethod
     def of(cls, request: bytes | memoryview) -> "Greeting":
         if len(request) < BODY + _INIT.size:
             return cls(0)
-        offers = int(_INIT.unpack_from(request, BODY)[3])
-        extended = offers & _INIT_EXT and len(request) >= _MORE_OFFERED + _word.size
-        return cls(offers, int(_word.unpack_from(request, _MORE_OFFERED)[0]) if extended else 0)
+        return cls(int(_INIT.unpack_from(request, BODY)[3]))
 
     def completed(self, answer: bytes) -> bytes:
         """The answer with what we want besides, as far as the kernel offers it."""
@@ -50,14 +41,8 @@ class Greeting:
         major, minor, readahead, flags = _INIT.unpack_from(answer, HEADER.size)
         changed = bytearray(answer)
         wanted = flags & ~_SETXATTR_EXT | self.offers & _HANDLE_KILLPRIV_V2
-        more = self.more & _DIRECT_IO_ALLOW_MMAP
-        if more and len(answer) >= _MORE_WANTED + _word.size:
-            # The word means nothing unless the flag says that it is there.
-            known = _word.unpack_from(answer, _MORE_WANTED)[0] if flags & _INIT_EXT else 0
-            _word.pack_into(changed, _MORE_WANTED, known | more)
-            wanted |= _INIT_EXT
         _INIT.pack_into(changed, HEADER.size, major, minor, readahead, wanted)
-        if len(answer) >= _AT_WRITE_SIZE + _word.size:
-            asked = _word.unpack_from(answer, _AT_WRITE_SIZE)[0]
-            _word.pack_into(changed, _AT_WRITE_SIZE, min(asked, LARGEST_WRITE))
+        if len(answer) >= _AT_WRITE_SIZE + _write_size.size:
+            asked = _write_size.unpack_from(answer, _AT_WRITE_SIZE)[0]
+            _write_size.pack_into(changed, _AT_WRITE_SIZE, min(asked, LARGEST_WRITE))
         return bytes(changed)

@@ -4,10 +4,10 @@ All handles of one inode share its descriptors (see `OpenFile`), which copy-up e
 Descriptors are opened without O_APPEND and O_TRUNC: the kernel turns appending into offsets, and truncating
 is done here after copy-up, which then copies no data.
 
-Who opens a file only to write it gains nothing from the kernel's pages, nor does who makes it anew and reads
-back parts of it in between, as assemblers and linkers do: after each write the kernel takes its pages for
-outdated. Where it can be relied on (`Files.direct`), such a handle goes around them: then it does not ask for
-the file's capabilities before the first write, or for its times before each read, and holds nothing twice.
+Who opens a file only to write it gains nothing from the kernel's pages. Where the kernel can be relied on
+(`Files.direct`), such a handle goes around them: then it does not ask for the file's capabilities before the
+first write, and holds nothing twice. Not where somebody has the file open for reading and writing, and may
+have mapped it: what is stored there at the same moment makes the kernel write an old page over the new bytes.
 """
 
 import errno
@@ -36,8 +36,6 @@ _SMALL = 1 << 16
 _NO_GOOD = None, OUTDATED
 # The stamp of an upper file, at which nobody looks.
 _WHATEVER_IT_IS = 0, 0, 0
-# Opened to be written from its beginning on, and to be read meanwhile.
-_ANEW = os.O_RDWR | os.O_TRUNC
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
@@ -86,7 +84,7 @@ class Files:
         stamp = fingerprint(status)
         # Pages of an upper file are right whatever its times: only the kernel writes it.
         keep_cache = node.stamp not in _NO_GOOD and (node.upper or node.stamp == stamp)
-        if self._goes_around_pages(flags):
+        if self._goes_around_pages(file, flags):
             return Opened(self._add(node, file, flags, caller), keep_cache, direct=True)
         content = None
         if node.stamp is None and node.opened is None and not writes:
@@ -118,7 +116,7 @@ class Files:
         file = OpenFile()
         file.read_fd = file.write_fd = fd
         file.bare = True
-        direct = self._goes_around_pages(flags)
+        direct = self._goes_around_pages(file, flags)
         file.paged = not direct
         return Opened(self._add(node, file, flags, caller), False, direct)
 
@@ -242,11 +240,13 @@ class Files:
         file.users += 1
         handle = next(self._serial)
         appends = bool(flags & os.O_APPEND)
+        if flags & os.O_ACCMODE == os.O_RDWR:
+            file.mappable = True
         self._handles[handle] = Handle(node, file, strip=self._strips(caller), appends=appends)
         return handle
 
-    def _goes_around_pages(self, flags: int) -> bool:
-        return self.direct and (flags & os.O_ACCMODE == os.O_WRONLY or flags & _ANEW == _ANEW)
+    def _goes_around_pages(self, file: OpenFile, flags: int) -> bool:
+        return self.direct and flags & os.O_ACCMODE == os.O_WRONLY and not file.mappable
 
     def _strips(self, caller: Caller) -> bool:
         return self._privileged and caller.uid != 0

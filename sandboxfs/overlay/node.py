@@ -51,14 +51,16 @@ class OpenFile:
     and when a review takes the copy away: then nothing is open for writing until the next write. *ends* are
     the sizes that the file had when that happened: the kernel may believe in one of them. It is *bare* as
     long as it is known to have no extended attributes: it was made with these descriptors, and given none.
-    It is *paged* once somebody had it open of whose doings the kernel keeps pages.
+    It is *paged* once somebody had it open of whose doings the kernel keeps pages, and *mappable* once that
+    was somebody who may have mapped it to write it.
     """
 
-    __slots__ = ("bare", "ends", "paged", "read_fd", "users", "write_fd")
+    __slots__ = ("bare", "ends", "mappable", "paged", "read_fd", "users", "write_fd")
 
     def __init__(self) -> None:
         self.bare = False
         self.paged = False
+        self.mappable = False
         self.ends: frozenset[int] = _NONE
         self.read_fd = -1
         self.write_fd = -1

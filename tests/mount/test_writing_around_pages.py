@@ -1,4 +1,4 @@
-"""Is a file that somebody writes around the kernel's pages the same for all who read and map it?"""
+"""Is a file that somebody only writes, around the kernel's pages, the same for all who read and map it?"""
 
 import mmap
 import os
@@ -33,55 +33,6 @@ def test_nobody_is_asked_for_capabilities_before_the_first_write(mount: Mount, o
     assert (sandbox.root / "new").read_text() == "written"
 
 
-@pytest.mark.skipif(
-    not drops_what_is_written_over(), reason="this kernel is not told to write around its pages"
-)
-def test_who_makes_a_file_and_reads_it_meanwhile_is_asked_for_nothing_else(mount: Mount, order: Path) -> None:
-    sandbox = mount({})
-    fd = os.open(sandbox.root / "new.o", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    written = b""
-    for verb in ("getxattr", "getattr"):
-        order.write_text(verb)
-        for _ in range(5):
-            assert os.pread(fd, 100, 0) == written
-            written += b"part "
-            assert os.write(fd, b"part ") == 5
-    order.write_text("")
-    os.close(fd)
-    assert (sandbox.root / "new.o").read_bytes() == written
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_file_that_is_made_anew_is_one_whether_it_is_written_read_or_mapped(
-    area: MakeArea, seed: int
-) -> None:
-    chosen = random.Random(seed)
-    here = area({"file": b"before"})
-    path = here.view / "file"
-    held = bytearray(SIZE)
-    own = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    os.ftruncate(own, SIZE)
-    other = os.open(path, os.O_RDWR)
-    with mmap.mmap(own, SIZE) as mine, mmap.mmap(other, SIZE) as others:
-        for _ in range(200):
-            start = chosen.randrange(SIZE)
-            data = chosen.randbytes(chosen.choice([1, 100, PAGE, 2 * PAGE]))[: SIZE - start]
-            end = start + len(data)
-            if chosen.random() < 0.5:
-                chosen.choice([mine, others])[start:end] = data
-            else:
-                assert os.pwrite(chosen.choice([own, other]), data, start) == len(data)
-            held[start:end] = data
-            assert mine[:] == others[:] == held
-            assert os.pread(own, SIZE + 1, 0) == os.pread(other, SIZE + 1, 0) == held
-        mine.flush()
-        others.flush()
-    os.close(own)
-    os.close(other)
-    assert path.read_bytes() == (here.upper / "file").read_bytes() == held
-    assert (here.lower / "file").read_bytes() == b"before"
-
-
 @pytest.mark.parametrize("origin", ["lower", "upper"])
 @pytest.mark.parametrize("seed", range(4))
 def test_readers_and_maps_see_what_is_written_around_them(area: MakeArea, origin: str, seed: int) -> None:
@@ -113,6 +64,41 @@ def test_readers_and_maps_see_what_is_written_around_them(area: MakeArea, origin
         os.close(fd)
     assert path.read_bytes() == held
     assert (here.upper / "file").read_bytes() == held
+
+
+STORE_ON_AND_ON = """
+import mmap, os, select, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+size = os.fstat(fd).st_size
+stored = mmap.mmap(fd, size)
+print("storing")
+number = 0
+while number % 64 or not select.select([0], [], [], 0)[0]:
+    number += 1
+    for start in range(0, size, mmap.PAGESIZE):
+        stored[start + 4000] = number % 256
+stored.close()
+os.close(fd)
+print("stored")
+"""
+
+
+def test_what_is_written_beside_what_somebody_stores_in_a_map_is_kept(area: MakeArea) -> None:
+    here = area({"file": bytes(SIZE)})
+    path = here.view / "file"
+    with companion(STORE_ON_AND_ON, path, cwd=here.lower) as other:
+        assert says(other) == "storing"
+        writer = os.open(path, os.O_WRONLY)
+        # Each place once: what is lost is not written again.
+        places = [page + at for at in range(0, 4000, 4) for page in range(0, SIZE, PAGE)]
+        for number, place in enumerate(places):
+            assert os.pwrite(writer, number.to_bytes(4, "little"), place) == 4
+        os.close(writer)
+        tell(other, "stop")
+        assert says(other) == "stored"
+    content = path.read_bytes()
+    found = [int.from_bytes(content[place : place + 4], "little") for place in places]
+    assert found == list(range(len(places)))
 
 
 READ_ON_AND_ON = """

@@ -664,9 +664,6 @@ def test_a_file_is_synced_with_or_without_its_attributes(
         (os.O_WRONLY, os.O_WRONLY, None),
         (os.O_WRONLY, os.O_WRONLY | os.O_DSYNC, os.fdatasync),
         (os.O_WRONLY, os.O_WRONLY | os.O_SYNC | os.O_APPEND, os.fsync),
-        # The kernel forgets that it was opened to be made anew.
-        (os.O_RDWR | os.O_TRUNC, os.O_RDWR, None),
-        (os.O_RDWR | os.O_TRUNC, os.O_RDWR | os.O_DSYNC, os.fdatasync),
         # Through the kernel's pages, after which it asks for it by itself.
         (os.O_RDWR, os.O_RDWR | os.O_DSYNC, None),
     ],
@@ -684,8 +681,18 @@ def test_a_write_around_the_kernels_pages_reaches_the_disk_when_it_should(
     monkeypatch.setattr(Syncs, "sync", lambda _, fd, sync: seen.append((sync, os.pread(fd, 9, 0))))
     body = mounted.ask(Opcode.WRITE, write_in(opened.handle, 0, 4, b"SOME", flags))
     assert body == struct.pack("=II", 4, 0)
-    held = b"SOME" if opening & os.O_TRUNC else b"SOME text"
-    assert seen == ([] if how is None else [(how, held)])
+    assert seen == ([] if how is None else [(how, b"SOME text")])
+
+
+def test_a_write_through_the_kernels_pages_by_who_only_writes_is_left_to_it(
+    mounted: Mounted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted.fs.let_writes_go_around_pages()
+    mounted.open("file", os.O_RDWR)
+    opened = mounted.open("file", os.O_WRONLY)
+    assert not opened.flags & DIRECT_IO
+    monkeypatch.setattr(Syncs, "sync", lambda _, fd, sync: pytest.fail("the kernel asks for it by itself"))
+    mounted.ask(Opcode.WRITE, write_in(opened.handle, 0, 4, b"SOME", os.O_WRONLY | os.O_DSYNC))
 
 
 def test_a_handle_that_has_the_number_of_one_that_went_around_pages_does_not(

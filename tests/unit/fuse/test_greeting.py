@@ -10,17 +10,14 @@ from tests.unit.fuse.kernel import request
 INIT = 26
 KILLPRIV = 1 << 28
 OTHERS = (1 << 0) | (1 << 5)
-# Says that there is a second word of flags, of which two are these.
-EXTENDED = 1 << 30
-MAPPED, SECURITY = 1 << 4, 1 << 0
 
 
-def greeting(flags: int, more: int = 0) -> bytes:
-    return request(INIT, struct.pack("=IIIII", 7, 45, 131072, flags, more) + bytes(44))
+def greeting(flags: int) -> bytes:
+    return request(INIT, struct.pack("=IIII", 7, 45, 131072, flags) + bytes(48))
 
 
-def answer(flags: int, error: int = 0, largest: int = LARGEST_WRITE, more: int = 77) -> bytes:
-    rest = struct.pack("=HHIIHHI", 12, 9, largest, 1, 256, 0, more) + bytes(range(28))
+def answer(flags: int, error: int = 0, largest: int = LARGEST_WRITE) -> bytes:
+    rest = struct.pack("=HHI", 12, 9, largest) + bytes(range(40))
     body = b"" if error else struct.pack("=IIII", 7, 38, 65536, flags) + rest
     return struct.pack("=IiQ", 16 + len(body), error, 77) + body
 
@@ -40,32 +37,6 @@ def test_what_is_asked_for_already_stays_asked_for() -> None:
 def test_extended_attributes_are_to_be_sent_in_the_form_that_is_known() -> None:
     longer = 1 << 29
     assert Greeting(KILLPRIV | longer).completed(answer(OTHERS | longer)) == answer(OTHERS | KILLPRIV)
-
-
-@pytest.mark.parametrize(
-    ("flags", "more", "wanted"),
-    [
-        # What is in the second word when nothing says that there is one is not meant.
-        (OTHERS, 77, MAPPED),
-        (OTHERS | EXTENDED, SECURITY, SECURITY | MAPPED),
-    ],
-)
-def test_files_that_go_around_pages_are_to_be_mapped(flags: int, more: int, wanted: int) -> None:
-    offered = Greeting.of(greeting(OTHERS | EXTENDED, MAPPED | 1 << 9))
-    assert offered.completed(answer(flags, more=more)) == answer(OTHERS | EXTENDED, more=wanted)
-
-
-@pytest.mark.parametrize(
-    "offered",
-    [greeting(OTHERS, MAPPED), greeting(OTHERS | EXTENDED, 1 << 9), greeting(OTHERS | EXTENDED)[:56]],
-)
-def test_a_second_word_that_is_not_offered_is_left_alone(offered: bytes) -> None:
-    assert Greeting.of(offered).completed(answer(OTHERS)) == answer(OTHERS)
-
-
-def test_an_answer_without_room_for_a_second_word_has_none() -> None:
-    short = answer(OTHERS)[: 16 + 32]
-    assert Greeting.of(greeting(OTHERS | EXTENDED, MAPPED)).completed(short) == short
 
 
 @pytest.mark.parametrize("other", [b"", greeting(KILLPRIV)[:50]])
