@@ -37,6 +37,7 @@ class Line:
     ratios: Mapping[str, Spread]
     failed: Mapping[str, str]
     rounds: int
+    taken: Mapping[str, Mapping[int, float]] = field(default_factory=dict)  # every number, by its round
 
 
 @dataclass
@@ -77,7 +78,7 @@ def _line(row: Row, book: Book, measure: Callable[[Sample], float | None], own: 
         for other in OTHERS
         if other != own and (found := _ratio(taken.get(own, {}), taken.get(other, {}))) is not None
     }
-    return Line(row, values, ratios, failed, max(map(len, taken.values()), default=0))
+    return Line(row, values, ratios, failed, max(map(len, taken.values()), default=0), taken)
 
 
 def _ratio(above: Mapping[int, float], below: Mapping[int, float]) -> Spread | None:

@@ -60,6 +60,7 @@ def _row(line: Line) -> dict[str, object]:
         "values": {name: asdict(value) for name, value in line.values.items()},
         "ratios": {name: asdict(value) for name, value in line.ratios.items()},
         "failed": dict(line.failed),
+        "taken": {name: dict(numbers) for name, numbers in line.taken.items()},
     }
 
 

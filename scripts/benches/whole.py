@@ -1,8 +1,9 @@
 """How does sandboxfs do beside the others? Every scene, in every competitor, round by round.
 
 Within a round all competitors play a scene one after the other, so that whatever else the machine does hits
-everybody alike; another one begins each time. Times are entered only when what came out is what came out in
-the plain directory: by every byte in the first round, by names, types and sizes in the others.
+everybody alike; who comes after whom changes from round to round. Times are entered only when what came out
+is what came out in the plain directory: by every byte in the first round, by names, types and sizes in the
+others.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scripts.benches import workloads
@@ -40,6 +41,7 @@ from scripts.benches.supplies import described_application, make_supplies
 from scripts.benches.targets import floors, judge
 from scripts.benches.timing import Sample, Stage
 from scripts.benches.trees import QUICK, Sizes, make_bulk, make_many, make_project
+from scripts.benches.turns import in_turn
 from scripts.benches.workloads import NPM, Scene, Step
 
 ROUNDS, SECONDS_IN_ALL, SECONDS_QUICK = 5, 14 * 60, 110
@@ -133,16 +135,16 @@ class Bench:
                 begun = time.monotonic()
                 if number and begun + taken[place] > deadline:
                     continue
-                self.play(scene, number)
+                for again in range(scene.times):
+                    self.play(scene, number * scene.times + again)
                 taken[place] = time.monotonic() - begun
 
     def play(self, scene: Scene, number: int) -> None:
         """One scene of one round, by everybody."""
         names = ", ".join(step.row for step in scene.steps if step.kind != LATENCY)
         note(f"  {names or 'one operation'}")
-        turn = number % len(self.competitors)
         played: dict[str, dict[str, tuple[Sample, str]]] = {}
-        for competitor in self.competitors[turn:] + self.competitors[:turn]:
+        for competitor in in_turn(self.competitors, number):
             if competitor.name in self.left_out or scene.only not in (None, competitor.name):
                 continue
             try:
@@ -199,7 +201,7 @@ def select(every: list[Scene], pattern: str | None) -> list[Scene]:
         wanted |= {step.after for step in scene.steps if step.row in wanted and step.after}
         if wanted:
             steps = tuple(step for step in scene.steps if step.row in wanted)
-            chosen.append(Scene(scene.tree, steps, scene.only))
+            chosen.append(replace(scene, steps=steps))
     if not chosen:
         rows = (step.row for scene in every for step in scene.steps)
         sys.exit(f"bench: no row is called {pattern}; there are: {'; '.join(rows)}")

@@ -221,6 +221,12 @@ def test_the_json_has_every_row_with_its_quartiles() -> None:
     assert {target["verdict"] for target in read["targets"]} == {"within"}
 
 
+def test_the_json_has_every_number_by_its_round() -> None:
+    lines = passed([UNTAR], filled({("untar", OWN): [2.0, 3.0], ("untar", PLAIN): [1.0]}))
+    (row,) = json.loads(json.dumps(as_json(outcome(lines))))["passed"]["rows"]
+    assert row["taken"] == {OWN: {"0": 2.0, "1": 3.0}, PLAIN: {"0": 1.0}}
+
+
 def test_the_chart_is_a_well_formed_picture_with_a_bar_for_each_row() -> None:
     odd = Row("cp <a> & b", WORKLOAD, SECONDS)
     book = filled({(odd.name, OWN): [0.001], (odd.name, FUSE_OVERLAYFS): [1.0]})

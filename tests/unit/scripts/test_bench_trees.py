@@ -236,6 +236,30 @@ def test_everything_is_done_once_however_little_time_there_is(tmp_path: Path) ->
     }
 
 
+def test_what_a_round_has_twice_is_entered_twice_and_proven_by_every_byte_once(tmp_path: Path) -> None:
+    view = tmp_path / "view"
+    view.mkdir()
+    looked: list[bool] = []
+
+    def proof(_: Stage, thoroughly: bool) -> str:
+        looked.append(thoroughly)
+        return ""
+
+    step = Step("one", lambda stage: Sample(1.0), proof)
+    bench = whole.Bench(tmp_path, os.environ, [Shown(OWN, view)], drop_caches=False, left_out={})
+    bench.play_rounds([Scene("tree", (step,), times=2)], rounds=3, deadline=float("inf"))
+    assert sorted(bench.book.samples["one", OWN]) == [0, 1, 2, 3, 4, 5]
+    assert looked == [True, False, False, False, False, False]
+
+
+def test_chosen_rows_are_played_as_often_as_their_scene() -> None:
+    every = scenes(Sizes(), 100)
+    times = {step.row: scene.times for scene in every for step in scene.steps}
+    chosen = whole.select(every, "sequential read;sequential write")
+    expected = [times["sequential read"], times["sequential write"]]
+    assert [scene.times for scene in chosen] == expected == [3, 1]
+
+
 def test_quick_runs_say_that_they_are_smaller() -> None:
     options = argparse.Namespace(processor=False, drop_caches=False, quick=True)
     assert any("smaller sizes" in line for line in whole.conditions(options, 100))
