@@ -6,7 +6,11 @@
     unionfs-fuse     an older union filesystem, in C
     sandboxfs        with the policy and audit log that everybody gets
     rules off        sandboxfs without rules, with the audit log at its least
-    pyfuse3          the floor: the thinnest filesystem on it passes a copy on; only when it is asked for
+    pyfuse3          the floor: the thinnest filesystem on it passes a copy on
+    pyfuse3's loop   sandboxfs without its own loop: every request goes through pyfuse3 and trio
+    only sleeps      sandboxfs with a loop that never looks for requests without sleeping
+
+The last three take part only when they are asked for.
 
 Each mount is a new one with nothing above the tree. What was written is put aside when it ends, not removed:
 for minutes after many files were removed, ext4 looks at each of their inodes before it makes a new one, and
@@ -29,12 +33,28 @@ from pathlib import Path
 from typing import Protocol
 
 from scripts.benches.measuring import SANDBOXFS
-from scripts.benches.names import FUSE_OVERLAYFS, OVERLAYFS, OWN, PLAIN, RULES_OFF, THINNEST, UNIONFS
+from scripts.benches.names import (
+    FUSE_OVERLAYFS,
+    ONLY_SLEEPS,
+    OVERLAYFS,
+    OWN,
+    PLAIN,
+    RULES_OFF,
+    STOCK_LOOP,
+    THINNEST,
+    UNIONFS,
+)
 from scripts.benches.trees import refresh
 
 USED = "used"
 """Where each competitor puts aside what it wrote."""
 _MUCH_ROOM = (1 << 20) // 512
+# What takes a part of sandboxfs away, done before it starts: nobody else is to find a switch for it.
+WITHOUT_LOOP = "from sandboxfs.fuse import session\nsession.can_be_installed = lambda: False\n"
+WITHOUT_LOOKING = (
+    "from sandboxfs.fuse.waiting import Waiting\n"
+    "Waiting.__init__.__kwdefaults__['processors'] = 1  # with one it never looks\n"
+)
 _PACKAGES = {FUSE_OVERLAYFS: "fuse-overlayfs", UNIONFS: "unionfs-fuse"}
 
 
@@ -85,6 +105,7 @@ class Sandboxfs:
     environment: Mapping[str, str]
     name: str = OWN
     options: tuple[str, ...] = ()
+    altered: str = ""  # Python that is run before anything else
 
     def show(self, tree: Path) -> Iterator[View]:
         view = self.place / "view"
@@ -103,6 +124,13 @@ class Sandboxfs:
 
     def _call(self, *words: str) -> str:
         environment = {**self.environment, "SANDBOXFS_STATE_DIR": str(self.place / "state")}
+        if self.altered:
+            altering = self.place / "altering"
+            altering.mkdir(exist_ok=True)
+            # Python looks for a module of this name whenever it starts.
+            (altering / "sitecustomize.py").write_text(self.altered)
+            path = (str(altering), self.environment.get("PYTHONPATH"))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         return _call([*SANDBOXFS, *words], environment)
 
 
@@ -192,6 +220,8 @@ def everybody(place: Path, environment: Mapping[str, str]) -> list[Competitor]:
         Sandboxfs(place / OWN, environment),
         Sandboxfs(place / "rules-off", environment, RULES_OFF, off),
         Thinnest(place / THINNEST, environment),
+        Sandboxfs(place / "stock-loop", environment, STOCK_LOOP, altered=WITHOUT_LOOP),
+        Sandboxfs(place / "only-sleeps", environment, ONLY_SLEEPS, altered=WITHOUT_LOOKING),
     ]
 
 

@@ -35,7 +35,7 @@ from scripts.benches.competitors import (
 )
 from scripts.benches.disk import NEW_DISK
 from scripts.benches.measuring import clean_environment, note
-from scripts.benches.names import EVERYBODY, LATENCY, OWN, PLAIN, THINNEST, USUAL
+from scripts.benches.names import EVERYBODY, LATENCY, ONLY_SLEEPS, OWN, PLAIN, STOCK_LOOP, THINNEST, USUAL
 from scripts.benches.showing import Outcome
 from scripts.benches.supplies import described_application, make_supplies
 from scripts.benches.targets import floors, judge
@@ -50,7 +50,7 @@ ROUNDS, SECONDS_IN_ALL, SECONDS_QUICK = 5, 14 * 60, 110
 def bench_whole(place: Path, options: argparse.Namespace) -> Outcome:
     begun = time.monotonic()
     sizes = QUICK if options.quick else Sizes()
-    names = chosen_names(options.against, floor=options.floor)
+    names = chosen_names(options.against, floor=options.floor, loop=options.loop)
     if options.install:
         install_missing(names)
     left_out = {name: why for name in names if (why := absent(name)) is not None}
@@ -89,11 +89,13 @@ def processor_time(sample: Sample) -> float | None:
     return sample.processor
 
 
-def chosen_names(against: str | None, *, floor: bool = False) -> list[str]:
-    """The competitors that are wanted; sandboxfs always is, and the thinnest with *floor*."""
+def chosen_names(against: str | None, *, floor: bool = False, loop: bool = False) -> list[str]:
+    """The competitors that are wanted; sandboxfs always is, more of them with *floor* and *loop*."""
     wanted = set(USUAL if against is None else against.split(","))
     if floor:
         wanted.add(THINNEST)
+    if loop:
+        wanted |= {STOCK_LOOP, ONLY_SLEEPS}
     if unknown := wanted - set(EVERYBODY):
         sys.exit(f"bench: nobody is called {', '.join(sorted(unknown))}; there are {', '.join(EVERYBODY)}")
     return [name for name in EVERYBODY if name in wanted | {OWN}]

@@ -15,7 +15,17 @@ import pytest
 from scripts.benches import whole
 from scripts.benches.competitors import Competitor, Failed, View, mirror, put_aside
 from scripts.benches.inside import BATCHES, asset
-from scripts.benches.names import EVERYBODY, FUSE_OVERLAYFS, LATENCIES, OWN, PLAIN, THINNEST
+from scripts.benches.names import (
+    EVERYBODY,
+    FUSE_OVERLAYFS,
+    LATENCIES,
+    ONLY_SLEEPS,
+    OWN,
+    PLAIN,
+    STOCK_LOOP,
+    THINNEST,
+    USUAL,
+)
 from scripts.benches.supplies import described_application, make_package, make_wheel
 from scripts.benches.timing import Sample, Stage, everything
 from scripts.benches.trees import Sizes, edited_sources, make_bulk, make_many, make_project
@@ -179,10 +189,16 @@ def test_rows_and_competitors_that_do_not_exist_are_refused_with_those_that_do()
 
 def test_the_floor_takes_part_only_when_it_is_asked_for() -> None:
     assert THINNEST not in whole.chosen_names(None)
-    assert whole.chosen_names(None, floor=True) == list(EVERYBODY)
+    assert whole.chosen_names(None, floor=True) == [*USUAL, THINNEST]
     asked = [PLAIN, FUSE_OVERLAYFS, OWN, THINNEST]
     assert whole.chosen_names("plain,fuse-overlayfs,pyfuse3") == asked
     assert whole.chosen_names("plain,fuse-overlayfs", floor=True) == asked
+
+
+def test_other_loops_take_part_only_when_they_are_asked_for() -> None:
+    assert not {STOCK_LOOP, ONLY_SLEEPS} & set(whole.chosen_names(None))
+    assert whole.chosen_names("plain", loop=True) == [PLAIN, OWN, STOCK_LOOP, ONLY_SLEEPS]
+    assert whole.chosen_names(None, floor=True, loop=True) == list(EVERYBODY)
 
 
 def test_the_operations_are_timed_each_and_leave_nothing(tmp_path: Path) -> None:
