@@ -26,7 +26,7 @@ from scripts.benches.names import (
     WORKLOAD,
 )
 from scripts.benches.supplies import described_application
-from scripts.benches.timing import Sample, Stage, everything, resident_megabytes
+from scripts.benches.timing import Sample, Stage, everything, have_memory, resident_megabytes
 from scripts.benches.trees import Sizes, edited_sources
 
 INSIDE = Path(__file__).with_name("inside.py")
@@ -67,7 +67,7 @@ def scenes(sizes: Sizes, synced: int) -> list[Scene]:
         _writing(),
         _editing(sizes),
         _tools(),
-        _large(),
+        _large(sizes),
         _bulk(sizes, synced),
         _operations(sizes),
         _walk(),
@@ -164,12 +164,14 @@ def _tools() -> Scene:
 NPM = ("npm", "install", "--offline", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 
 
-def _large() -> Scene:
-    read = ("dd", "if=large", "of=/dev/null", "bs=1M", "status=none")
+_READ = ("dd", "if=large", "of=/dev/null", "bs=1M", "status=none")
+
+
+def _large(sizes: Sizes) -> Scene:
     # What the first read gave is looked at after the second: looking would fill the caches for it.
     steps = (
-        Step("sequential read", _act(read), _said),
-        Step("sequential re-read", _act(read), _file("large"), after="sequential read"),
+        Step("sequential read", _with_memory(sizes, _act(_READ)), _said),
+        Step("sequential re-read", _act(_READ), _file("large"), after="sequential read"),
     )
     # How quickly it is read again depends on which pages the kernel happened to put it in.
     return Scene("bulk", steps, times=3)
@@ -180,8 +182,8 @@ def _bulk(sizes: Sizes, synced: int) -> Scene:
     return Scene(
         "bulk",
         (
-            Step("sequential write", _act(write), _file("new", remove=True)),
-            _inside("random read", "read", sizes.random_blocks),
+            Step("sequential write", _with_memory(sizes, _act(write)), _file("new", remove=True)),
+            _inside("random read", "read", sizes.random_blocks, before=_READ),
             _inside("random write", "write", sizes.random_blocks, proof=_file("written")),
             Step("append to a huge file", _act(("sh", "-c", "printf x >>huge")), _ends("huge")),
             _inside("sqlite, 5,000 transactions", "sqlite", sizes.transactions, "wal"),
@@ -219,13 +221,30 @@ def _command(row: str, words: tuple[str, ...], after: str | None = None) -> Step
     return Step(row, _act(words), _said, after=after)
 
 
-def _inside(row: str, *words: str | int, proof: Proof | None = None) -> Step:
+def _inside(row: str, *words: str | int, proof: Proof | None = None, before: tuple[str, ...] = ()) -> Step:
     command = (sys.executable, "-I", str(INSIDE), *(str(word) for word in words))
-    return Step(row, _act(command), proof or _said)
+    return Step(row, _act(command, before), proof or _said)
 
 
-def _act(words: tuple[str, ...]) -> Act:
-    return lambda stage: stage.run(*words)
+def _act(words: tuple[str, ...], before: tuple[str, ...] = ()) -> Act:
+    """Run a command; *before* is one that does not count."""
+
+    def act(stage: Stage) -> Sample:
+        if before:
+            stage.run(*before)
+        return stage.run(*words)
+
+    return act
+
+
+def _with_memory(sizes: Sizes, act: Act) -> Act:
+    """The same, with memory at hand for a large file and a little more."""
+
+    def ready(stage: Stage) -> Sample:
+        have_memory(sizes.megabytes * 5 // 4)
+        return act(stage)
+
+    return ready
 
 
 def _said(stage: Stage, _: bool) -> str:

@@ -276,6 +276,23 @@ def test_chosen_rows_are_played_as_often_as_their_scene() -> None:
     assert [scene.times for scene in chosen] == expected == [3, 1]
 
 
+def test_the_blocks_of_a_file_are_read_where_all_of_it_was_read_before(tmp_path: Path) -> None:
+    view = tmp_path / "view"
+    make_bulk(view, SMALL)
+    ran: list[tuple[str | Path, ...]] = []
+
+    class Listed(Stage):
+        def run(self, *words: str | Path, within: str = ".") -> Sample:
+            ran.append(words)
+            return Sample(float(len(ran)))
+
+    steps = {step.row: step for scene in scenes(SMALL, 1) for step in scene.steps}
+    listed = Listed(View(view, None, 0.0), os.environ, tmp_path, tmp_path)
+    # Only the second command counts.
+    assert steps["random read"].act(listed) == Sample(2.0)
+    assert [words[0] for words in ran] == ["dd", sys.executable]
+
+
 def test_quick_runs_say_that_they_are_smaller() -> None:
     options = argparse.Namespace(processor=False, drop_caches=False, quick=True)
     assert any("smaller sizes" in line for line in whole.conditions(options, 100))
