@@ -57,8 +57,11 @@ class MakeSandbox(Protocol):
 
 
 def pytest_configure() -> None:
-    """Have interrupts as a terminal gives them: whoever runs the tests in the background may ignore them."""
+    """Have signals as a terminal gives them: whoever runs the tests in the background may ignore them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # The tests stay as deaf to it as nohup made them; a handler is not handed on to what they start.
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def pytest_report_header() -> list[str]:
