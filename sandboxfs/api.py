@@ -1,4 +1,4 @@
-"""How does a Python program use sandboxfs?
+"""The Python API: a sandbox as a block, the programs run in it, and the review of what they changed.
 
     with Sandbox("~/projects/app", rules=["**/.env*=hide"]) as sandbox:
         done = sandbox.run(["make", "test"])
@@ -7,39 +7,77 @@
         if done.returncode == 0:
             sandbox.commit()
 
-The same parts as the command line: the block holds the view, programs are run by `sandboxfs run` joining it,
-and changes are committed and discarded by the verbs. Every failure is a `SandboxError`.
+The block holds the view. Each program has a runner process of its own, so that any thread may start one and
+several may run at once; nothing here forks, handles a signal or changes the current directory. Every failure
+is a `SandboxError` of a kind that `sandboxfs` exports, an argument of the wrong type included.
 """
 
-import json
+import io
 import os
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Literal
+from weakref import WeakSet
 
-from sandboxfs.cli.aftermath import Change, Denied, deeds
-from sandboxfs.cli.policy_request import PolicyRequest
-from sandboxfs.cli.run_request import RunRequest
-from sandboxfs.cli.running import Runner, Session
-from sandboxfs.cli.views import Beginning
-from sandboxfs.confine.choice import Confinement
-from sandboxfs.confine.environment import GIVEN, parse_assignment
-from sandboxfs.confine.home import Home
-from sandboxfs.control.launch import daemon_environment
-from sandboxfs.errors import SandboxError, UsageError, error_from_json
-from sandboxfs.state.locations import Locations
-from sandboxfs.state.store import Store
+from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxError, TimedOut, UsageError
+from sandboxfs.paths import quoted
+from sandboxfs.policy.config import PolicyRequest
+from sandboxfs.service.events import CallerContext, Unattended
+from sandboxfs.service.open_run import OpenRun, ProgramRequest, RunOpener
+from sandboxfs.service.remove import remove_made
+from sandboxfs.service.run import Change, deeds, weaknesses
+from sandboxfs.service.run_views import (
+    NOTHING_SEEN,
+    Denied,
+    RunRequest,
+    RunStart,
+    begin,
+    confinement_called,
+    home_called,
+    observed,
+    variables_of,
+)
+from sandboxfs.service.running_program import Program, Stream, start_program, streams_of
+from sandboxfs.service.select import ListedSandbox, exists, sandbox_called, sandboxes
+from sandboxfs.service.workspace import current_directory, user_path
 
-__all__ = ["Change", "Denied", "Sandbox", "SandboxError"]
+__all__ = ["Change", "Denied", "ListedSandbox", "Program", "Sandbox", "SandboxError"]
 
+# What paths that no rule names may be used for.
+_MODES = ("ro", "rw")
 Words = str | os.PathLike[str]
-_W = TypeVar("_W", Confinement, Home)
+PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+
+ModeWord = Literal["ro", "rw"]
+HomeWord = Literal["private", "cow", "none"]
+ConfineWord = Literal["auto", "bubblewrap", "landlock", "none"]
+ConflictWord = Literal["fail", "merge", "skip", "ours", "theirs"]
+
+
+_open: "WeakSet[Sandbox]" = WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """Have what was forked from a program with open blocks not keep their views, when the program ends."""
+    for sandbox in list(_open):
+        sandbox._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class Sandbox:
-    """A sandbox of one workspace, mounted while its block is open; the changes stay in it afterwards."""
+    """A sandbox of one workspace, mounted while its block is open; the changes stay in it afterwards.
+
+    While the block is open, any thread may use it, and several programs may run at once. The block is of the
+    process that entered it. One that is forked from it may run programs in the view as well, each of which
+    ends with the process that runs it, but does not keep the view.
+    """
 
     def __init__(
         self,
@@ -48,46 +86,185 @@ class Sandbox:
         name: str | None = None,
         rules: Sequence[str] = (),
         allow: Sequence[str] = (),
-        mode: str | None = None,
+        mode: ModeWord | None = None,
         network: bool = False,
-        home: str = "private",
-        confine: str = "auto",
+        home: HomeWord = "private",
+        confine: ConfineWord = "auto",
         env: Sequence[str] = (),
+        resume: bool = False,
+        new: bool = False,
+        ephemeral: bool = False,
     ) -> None:
         """Prepare a sandbox of *workspace*; nothing happens before the block begins.
 
-        *name* resumes that sandbox; without it the one of the workspace is resumed, or one is made. *rules*
-        are `PATTERN=MODE`, *allow* are `PATH[:MODE]`, *env* are `NAME[=VALUE]`, as on the command line, and
-        so are the words of *mode*, *home* and *confine*.
+        *name* means that sandbox; without it the one of the workspace is meant, or one is made. One that
+        holds changes already is refused unless *resume* is true: they would be committed with those of this
+        block. With *new* another sandbox is made, also where there is one. An *ephemeral* one is new as well,
+        and is removed at the end of the block with all changes that were not committed. *rules* are
+        `PATTERN=MODE`, *allow* are `PATH[:MODE]`, *env* are `NAME[=VALUE]`, as on the command line, and so
+        are the words of *mode*, *home* and *confine*.
         """
-        self._words = ["--home", home, "--confine", confine, *(["--network"] if network else [])]
-        variables = tuple(map(parse_assignment, env))
-        self._variables = dict(variables)
+        if resume and (new or ephemeral):
+            raise UsageError("resume=True goes on with changes, and a new sandbox has none: choose")
+        if mode is not None and mode not in _MODES:
+            raise UsageError(f"mode: expected one of {', '.join(_MODES)}, found {mode!r}")
+        self._resume = resume
+        self._ephemeral = ephemeral
         self._request = RunRequest(
-            workspace=str(Path(workspace).expanduser().absolute()),
-            sandbox=name,
-            policy=PolicyRequest(mode=mode, rules=tuple(rules), allows=tuple(allow), roots=True),
-            confine=_word(Confinement, confine, "confine"),
+            workspace=str(user_path(_text("workspace", workspace))),
+            sandbox=None if name is None else _text("name", name),
+            new=new or ephemeral,
+            policy=PolicyRequest(
+                mode=mode,
+                rules=_texts("rules", rules),
+                allows=_texts("allow", allow),
+                roots=True,
+            ),
+            confine=confinement_called(confine),
             network=network,
-            home=_word(Home, home, "home"),
-            variables=variables,
+            home=home_called(home),
+            variables=variables_of(_texts("env", env)),
         )
-        self._runner: Runner | None = None
-        self._session: Session | None = None
-        self._log: tuple[int, int] | None = None
+        self._opener: RunOpener | None = None
+        self._session: OpenRun | None = None
+        self._beginning: RunStart | None = None
+        self._environment: dict[str, str] = {}
+        self._warnings: list[str] = []
+        self._lock = threading.Lock()
+        self._programs: set[Program] = set()
+
+    # All sandboxes
+
+    @classmethod
+    def create(
+        cls,
+        workspace: Words,
+        *,
+        name: str | None = None,
+        rules: Sequence[str] = (),
+        allow: Sequence[str] = (),
+        mode: ModeWord | None = None,
+        network: bool = False,
+        home: HomeWord = "private",
+        confine: ConfineWord = "auto",
+        env: Sequence[str] = (),
+    ) -> "Sandbox":
+        """Return a sandbox that is made when its block begins, called *name*, which must be free."""
+        if name is not None and exists(_text("name", name), os.environ):
+            raise UsageError(f"there is a sandbox '{name}' already", hint="use Sandbox.open(name)")
+        return cls(
+            workspace,
+            name=name,
+            rules=rules,
+            allow=allow,
+            mode=mode,
+            network=network,
+            home=home,
+            confine=confine,
+            env=env,
+            new=True,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        *,
+        network: bool = False,
+        home: HomeWord = "private",
+        confine: ConfineWord = "auto",
+        env: Sequence[str] = (),
+    ) -> "Sandbox":
+        """Return the sandbox called *name*, to go on in it under the rules that it has.
+
+        `NoSuchSandbox` when there is none.
+        """
+        found = sandbox_called(_text("name", name), os.environ)
+        return cls(
+            found.workspace, name=name, network=network, home=home, confine=confine, env=env, resume=True
+        )
+
+    @staticmethod
+    def list() -> tuple[ListedSandbox, ...]:
+        """Return all sandboxes, the last used first."""
+        return sandboxes(os.environ)
+
+    @staticmethod
+    def remove(name: str, *, force: bool = False) -> None:
+        """Remove the sandbox called *name*; one that holds changes only by *force*."""
+        _remove(_text("name", name), os.environ, force=force)
+
+    # The block
 
     def __enter__(self) -> "Sandbox":
-        locations = Locations.from_environment()
-        self._environment = daemon_environment(locations)
-        self._runner = Runner(Store(locations), self._request, os.environ)
-        self._session = self._runner.__enter__()
-        self._log = Beginning.of(self._session.view, 0).log
+        if self._session is not None:
+            raise UsageError("the sandbox is open already: its block cannot be entered twice")
+        with _failures("open the sandbox"):
+            self._environment = dict(os.environ)
+            begun = time.time_ns()
+            self._opener = RunOpener(self._request, self._environment)
+            self._session = self._opener.__enter__()
+            _open.add(self)
+            self._beginning = begin([self._session.view], begun)[0]
+        try:
+            self._warnings = [line for view in self._session.views for line in view.warnings]
+            self._warnings += weaknesses(self._session)
+            # A variable that is missing is told now, not by the first program.
+            self._session.program_environment()
+            self._check_leftovers()
+        except BaseException:
+            self.close()
+            raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._runner is not None:
-            self._runner.__exit__()
-        self._runner = self._session = None
+    def _leave_to_parent(self) -> None:
+        # Another thread may have held the lock, and the programs are the parent's to end.
+        self._lock, self._programs = threading.Lock(), set()
+        if self._session is not None:
+            for view in self._session.views:
+                view.leave_to_parent()
+
+    def _check_leftovers(self) -> None:
+        left = 0 if self._resume else len(self.changes())
+        if left:
+            raise UsageError(
+                f"sandbox '{self.name}' holds changes from before: {left:,}",
+                hint="go on with them by Sandbox(…, resume=True), or drop them: "
+                f"sandboxfs discard -s {self.name} --all",
+                details={"name": self.name, "changes": left},
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the block: programs that still run are ended, and the view goes. May be called twice."""
+        for program in self._running():
+            program.end()
+        opener, session, beginning = self._opener, self._session, self._beginning
+        self._opener = self._session = self._beginning = None
+        if opener is None:
+            return
+        with _failures("close the sandbox"):
+            seen = None if beginning is None else observed(beginning, end=True)
+            opener.__exit__()
+            if session is None:
+                return
+            if self._ephemeral:
+                with suppress(NoSuchSandbox):
+                    _remove(session.name, self._environment, force=True)
+            elif seen == NOTHING_SEEN:
+                # A block that left nothing leaves no sandbox.
+                remove_made(session.views)
+
+    def _running(self) -> tuple[Program, ...]:
+        with self._lock:
+            return tuple(self._programs)
 
     @property
     def name(self) -> str:
@@ -99,6 +276,13 @@ class Sandbox:
         """Where the view can be looked at from outside; programs in it see it at the workspace's own path."""
         return self._opened().view.record.mountpoint
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Say what about the policy or the confinement may not be meant as it is."""
+        return tuple(self._warnings)
+
+    # Programs
+
     def run(
         self,
         command: Sequence[Words],
@@ -108,122 +292,316 @@ class Sandbox:
         input: str | None = None,  # noqa: A002 - as in subprocess
         capture_output: bool = False,
         timeout: float | None = None,
+        check: bool = False,
     ) -> "subprocess.CompletedProcess[str]":
         """Run *command* confined in the view and return how it ended.
 
         It starts in *cwd*, a directory of the workspace or of what is allowed beside it, else in the
         workspace. *env* are variables it gets besides; their values show in no list of processes. The return
-        code is the program's own; 125 to 127 mean what they mean for `sandboxfs run`.
+        code is the program's own, 128 and its number for a signal, 126 when it cannot be executed, 127 when
+        it is not found; with *check*, any but 0 raises `subprocess.CalledProcessError`. After *timeout*
+        seconds the program is ended with all it started, and `TimedOut` carries what it had written until
+        then. Its standard input is empty but for *input*.
         """
+        if input is not None:
+            _check("input", input, str)
+        if timeout is not None and not isinstance(timeout, int | float):
+            raise UsageError(f"timeout: expected a number of seconds, found {type(timeout).__name__}")
+        with _failures("run the program"):
+            data = None if input is None else _encoded(input)
+        pipe = PIPE if capture_output else None
+        program = self._start(
+            command, cwd, env, (DEVNULL if input is None else PIPE, pipe, pipe), terminal=True
+        )
+        with self._kept(program), _failures("run the program"):
+            try:
+                output = program.communicate(data, timeout)
+            except TimedOut as error:
+                program.kill()
+                raise _timed_out(error, program.communicate()) from error
+            except BaseException:
+                program.kill()
+                raise
+            written = tuple(None if one is None else _decoded(one) for one in output)
+            done = subprocess.CompletedProcess(list(program.command), program.wait(), *written)
+        if check:
+            done.check_returncode()
+        return done
+
+    def popen(
+        self,
+        command: Sequence[Words],
+        *,
+        cwd: Words | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: Stream = DEVNULL,
+        stdout: Stream = None,
+        stderr: Stream = None,
+    ) -> Program:
+        """Start *command* confined in the view and return at once.
+
+        *cwd* and *env* are as for `run`. *stdin*, *stdout* and *stderr* are as for `subprocess.Popen`: PIPE,
+        DEVNULL, a descriptor, a file, or None for the caller's own; pipes carry bytes. The program has no
+        terminal to itself. It ends with the block at the latest.
+        """
+        return self._start(command, cwd, env, (stdin, stdout, stderr), terminal=False)
+
+    def _start(
+        self,
+        command: Sequence[Words],
+        cwd: Words | None,
+        env: Mapping[str, str] | None,
+        streams: tuple[Stream, Stream, Stream],
+        *,
+        terminal: bool,
+    ) -> Program:
         session = self._opened()
         if isinstance(command, str | bytes) or not command:
             raise UsageError(f"expected a program and its arguments, found {command!r}")
-        variables = self._variables | dict(env or {})
-        words = [
-            *self._words,
-            *(word for path in session.files for word in ("--allow", f"{path}:ro")),
-            *(word for name in variables for word in ("--env", name)),
-        ]
-        whole = ["run", "--quiet", "-s", session.name, *words, "--", *(os.fspath(word) for word in command)]
-        return subprocess.run(
-            _command(*whole),
-            cwd=session.view.record.workspace if cwd is None else _directory(session, cwd),
-            env=self._environment | _given(variables),
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=capture_output,
-            text=True,
-            errors="surrogateescape",
-            timeout=timeout,
-            check=False,
+        words = _texts("command", command)
+        if env is not None:
+            _check("env", env, Mapping)
+        request = ProgramRequest(
+            words,
+            session.view.record.workspace if cwd is None else _directory(session, cwd),
+            _given(env or {}),
         )
+        _check_served(session)
+        with _failures("run the program"):
+            program = start_program(
+                session, request, streams_of(*streams), self._warnings.append, terminal=terminal
+            )
+        with self._lock:
+            self._programs = {one for one in self._programs if not one.has_ended} | {program}
+        return program
+
+    @contextmanager
+    def _kept(self, program: Program) -> Iterator[None]:
+        """Know *program* until it has ended, whatever comes."""
+        try:
+            yield
+        finally:
+            program.close()
+            with self._lock:
+                self._programs.discard(program)
+
+    # What programs did
 
     def changes(self) -> tuple[Change, ...]:
-        """Return what the sandbox has changed, sorted by path."""
-        return deeds(self._begun()).changes
+        """Return what the sandbox has changed, sorted by path; *fresh* are those of this block."""
+        with _failures("read the changes"):
+            return deeds(self._begun(), NOTHING_SEEN).changes
 
     def denials(self) -> tuple[Denied, ...]:
         """Return what rules have refused since the block began."""
-        return deeds(self._begun()).denials
+        with _failures("read the denials"):
+            seen = observed(self._begun(), end=False)
+        if seen.lost is not None:
+            raise DaemonLost(seen.lost)
+        return seen.denials
 
-    def commit(self, *paths: Words, on_conflict: str = "fail") -> None:
-        """Apply the changes at and below *paths*, all without any, to the workspace: all of it or nothing."""
-        self._review("commit", ["--on-conflict", on_conflict], paths)
+    def commit(
+        self,
+        *paths: Words,
+        on_conflict: ConflictWord = "fail",
+        ignored: bool = False,
+        approve: bool = False,
+    ) -> None:
+        """Apply the changes at and below *paths*, all without any, to the workspace: all of it or nothing.
+
+        Where nothing has changed there is nothing to do. `CommitConflict.details` names the conflicts. Added
+        files that the workspace's own rules ignore stay in the sandbox, unless *ignored* takes them or a path
+        names them. What a rule holds stays as well, unless it was approved or *approve* takes it.
+        """
+        how = _text("on_conflict", on_conflict)
+        from sandboxfs.service.commit import ON_CONFLICT, CommitRequest, commit
+
+        if how not in ON_CONFLICT:
+            raise UsageError(f"on_conflict: expected one of {', '.join(ON_CONFLICT)}, found {how!r}")
+
+        def carry_out(named: tuple[str, ...], caller: CallerContext) -> None:
+            request = CommitRequest(
+                self.name,
+                named,
+                how,
+                everything=not named,
+                ignored=ignored,
+                approve=approve,
+                confirmed=True,
+            )
+            commit(request, caller, Unattended()).check()
+
+        self._review("commit", paths, carry_out)
+
+    def approve(self, *paths: Words) -> None:
+        """Let later commits take what a rule holds at and below *paths*, all without any, as it is now.
+
+        `Change.held` says what is held. Where nothing is, naming a path is a `UsageError`.
+        """
+        from sandboxfs.service.approve import HeldRequest, approve
+
+        def carry_out(named: tuple[str, ...], caller: CallerContext) -> None:
+            approve(HeldRequest(self.name, named, everything=not named), caller, Unattended())
+
+        self._review("approve", paths, carry_out)
+
+    def reject(self, *paths: Words) -> None:
+        """Drop what a rule holds at and below *paths*, all without any, with what cannot be without it."""
+        from sandboxfs.service.approve import HeldRequest, reject
+
+        def carry_out(named: tuple[str, ...], caller: CallerContext) -> None:
+            request = HeldRequest(self.name, named, everything=not named)
+            reject(request, caller, Unattended(), confirmed=True)
+
+        self._review("reject", paths, carry_out)
 
     def discard(self, *paths: Words) -> None:
         """Drop the changes at and below *paths*, all without any."""
-        self._review("discard", [] if paths else ["--all"], paths)
+        from sandboxfs.service.discard import DiscardRequest, discard
+
+        def carry_out(named: tuple[str, ...], caller: CallerContext) -> None:
+            discard(DiscardRequest(self.name, named, confirmed=True), caller, Unattended())
+
+        self._review("discard", paths, carry_out)
 
     def undo(self) -> None:
         """Take the last commit or discard back."""
-        self._review("undo", [], ())
+        from sandboxfs.service.undo import UndoRequest, undo
 
-    def _review(self, verb: str, options: list[str], paths: Sequence[Words]) -> None:
+        def carry_out(_: tuple[str, ...], caller: CallerContext) -> None:
+            undo(UndoRequest(self.name, confirmed=True), caller, Unattended()).check()
+
+        self._review("undo", (), carry_out)
+
+    def _review(
+        self,
+        verb: str,
+        paths: Sequence[Words],
+        carry_out: Callable[[tuple[str, ...], CallerContext], None],
+    ) -> None:
+        """Do something to the changes at *paths*, but for those where there are none."""
+        named = _texts("paths", paths)
         session = self._opened()
-        words = [
-            verb,
-            "-s",
-            session.name,
-            "--yes",
-            "--json",
-            *options,
-            "--",
-            *(os.fspath(path) for path in paths),
-        ]
-        done = subprocess.run(
-            _command(*words),
-            cwd=session.view.record.workspace,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            check=False,
-        )
-        if done.returncode != 0:
-            raise _failure(verb, done.stderr)
+        directory = str(session.view.record.workspace)
+        caller = CallerContext(directory, session.command_environment(), is_program=True)
+        with _failures(verb):
+            try:
+                carry_out(named, caller)
+            except UsageError as error:
+                untouched = error.details.get("untouched")
+                if not isinstance(untouched, Sequence):
+                    raise
+                rest = tuple(path for path in named if path not in untouched)
+                if rest:
+                    carry_out(rest, caller)
 
-    def _opened(self) -> Session:
+    def _opened(self) -> OpenRun:
         if self._session is None:
             raise UsageError("the sandbox is not open: use it in its 'with' block")
         return self._session
 
-    def _begun(self) -> Beginning:
-        return Beginning(self._opened().view, 0, self._log)
+    def _begun(self) -> RunStart:
+        if self._beginning is None:
+            raise UsageError("the sandbox is not open: use it in its 'with' block")
+        return self._beginning
 
 
-def _command(*words: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "sandboxfs", *words]
+@contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """Raise what the machine refuses as an error of ours."""
+    try:
+        yield
+    except (OSError, ValueError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        place = getattr(error, "filename", None)
+        where = f"{quoted(os.fsdecode(place))}: " if isinstance(place, str | bytes | os.PathLike) else ""
+        raise UsageError(f"cannot {what}: {where}{reason}") from error
 
 
-def _directory(session: Session, given: Words) -> Path:
+def _timed_out(error: TimedOut, output: tuple[bytes | None, bytes | None]) -> TimedOut:
+    written = zip(("stdout", "stderr"), output, strict=True)
+    timeout = error.details["timeout"]
+    return TimedOut(
+        f"the program was ended after {timeout:g} seconds",
+        details={"timeout": timeout} | {name: _decoded(data) for name, data in written if data is not None},
+    )
+
+
+def _decoded(data: bytes) -> str:
+    """Read *data* as `subprocess` reads text, bytes that are none kept as they are."""
+    return io.TextIOWrapper(io.BytesIO(data), errors="surrogateescape").read()
+
+
+def _encoded(text: str) -> bytes:
+    written = io.BytesIO()
+    with io.TextIOWrapper(written, errors="surrogateescape") as stream:
+        stream.write(text)
+        stream.flush()
+        return written.getvalue()
+
+
+def _check(what: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise UsageError(f"{what}: expected {kind.__name__}, found {type(value).__name__}")
+
+
+def _text(what: str, value: object) -> str:
+    """Return a text or path that a caller gave as *what*."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not _can_be_passed_on(text):
+        found = quoted(text) if isinstance(text, str) else type(value).__name__
+        raise UsageError(f"{what}: expected a text or a path, found {found}")
+    return text
+
+
+def _can_be_passed_on(text: str) -> bool:
+    """Say whether the kernel takes *text* as a name or an argument."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _texts(what: str, values: object) -> tuple[str, ...]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise UsageError(f"{what}: expected a sequence of texts, found {type(values).__name__}")
+    return tuple(_text(what, value) for value in values)
+
+
+def _remove(name: str, environment: Mapping[str, str], *, force: bool) -> None:
+    # Imported here: it reviews, which most blocks do without.
+    from sandboxfs.service.remove import remove_sandboxes
+
+    caller = CallerContext(current_directory(), environment, is_program=True)
+    remove_sandboxes([name], caller, Unattended(), lambda _: None, force=force)
+
+
+def _check_served(session: OpenRun) -> None:
+    """Raise `DaemonLost` where a view of *session* is gone: its rules hold nowhere else."""
+    for view in session.views:
+        if not view.is_served:
+            raise DaemonLost(
+                f"sandbox '{view.record.name}' is not served any more: its daemon died, or it was unmounted",
+                hint="its changes are kept; begin another block",
+                details={"name": view.record.name},
+            )
+
+
+def _directory(session: OpenRun, given: Words) -> Path:
     """Where a program is to start, which it must be able to see."""
-    path = Path(os.path.realpath(given))
-    if session.place(path) is None or not path.is_dir():
+    text = _text("cwd", given)
+    with _failures("use cwd"):
+        path = Path(os.path.realpath(text))
+        seen = session.place(path) is not None and path.is_dir()
+    if not seen:
         raise UsageError(f"cwd: {os.fspath(given)!r} is no directory of the workspace")
     return path
 
 
-def _given(variables: Mapping[str, str | None]) -> dict[str, str]:
-    """Values for a command to pass on: not in its arguments, which everybody can read, nor as its own."""
+def _given(variables: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
+    """Check the variables that a program gets besides those of the sandbox."""
     for name, value in variables.items():
-        if not name or "=" in name or "\0" in f"{name}{value}":
+        texts = isinstance(name, str) and isinstance(value, str | None)
+        if not texts or not name or "=" in name or not _can_be_passed_on(f"{name}{value}"):
             raise UsageError(f"env: bad variable {name!r}")
-    return {f"{GIVEN}{name}": value for name, value in variables.items() if value is not None}
-
-
-def _word(kind: type[_W], word: str, what: str) -> _W:
-    try:
-        return kind(word)
-    except ValueError as error:
-        raise UsageError(f"{what}: expected one of {', '.join(kind)}, found '{word}'") from error
-
-
-def _failure(verb: str, complaint: str) -> SandboxError:
-    for line in reversed(complaint.splitlines()):
-        try:
-            described = json.loads(line)["error"]
-        except (ValueError, KeyError, TypeError):
-            continue
-        return error_from_json(described)
-    return UsageError(f"cannot {verb}: {complaint.strip()}")
+    return tuple(variables.items())

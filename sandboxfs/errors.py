@@ -1,4 +1,4 @@
-"""Which failures are meant for a person, and with which exit status do they end a command?
+"""Error classes and exit codes, by audience.
 
     SandboxError             one sentence for a person, perhaps a hint and details
     ├── UsageError        2  bad command line, policy file, configuration or record
@@ -6,14 +6,14 @@
     ├── SandboxBusy       4  mounted, locked, or held by another process
     ├── CommitConflict    5  the workspace moved on meanwhile
     ├── MountFailed       6  this machine, mountpoint or state directory cannot do it
-    └── DaemonLost        7  the serving process died or does not answer
+    ├── DaemonLost        7  the serving process died or does not answer
+    └── TimedOut        124  a program was ended because its time was up
     anything else        70  a bug
 
-`OSError` is not here: it is what the filesystem core answers the kernel with. Only the command line turns
-these classes into messages and exit codes, so no number appears where one is raised.
+`OSError` is not here: the filesystem core answers the kernel with it. Only the command line turns these
+classes into messages and exit codes, so no number appears where one is raised.
 """
 
-import json
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -44,7 +44,10 @@ class SandboxError(Exception):
     def as_text(self, *, as_json: bool) -> str:
         """Write the error as stderr shows it: for a person, or with *as_json* as one line for a program."""
         if as_json:
-            return json.dumps({"error": self.as_json()})
+            # Imported late: nearly no command ends with an error for a program.
+            from sandboxfs.codec import document
+
+            return document({"error": self.as_json()}, indent=None)
         return f"sandboxfs: {self.message}" + (f"\nhint: {self.hint}" if self.hint else "")
 
 
@@ -57,7 +60,7 @@ class UsageError(SandboxError):
 
 
 class NoSuchSandbox(SandboxError):
-    """No sandbox answers to what was asked for."""
+    """No sandbox matches the request."""
 
     exit_code = 3
     code = "no-such-sandbox"
@@ -73,7 +76,7 @@ class SandboxBusy(SandboxError):
 
 
 class CommitConflict(SandboxError):
-    """A change cannot be applied: the workspace moved away from what the sandbox started from."""
+    """A change cannot be applied: the workspace moved away from the sandbox's baseline."""
 
     exit_code = 5
     code = "conflict"
@@ -96,9 +99,27 @@ class DaemonLost(SandboxError):
     meaning = "the serving process died or does not answer"
 
 
+class TimedOut(SandboxError):
+    """The program exceeded its time limit, and was ended."""
+
+    exit_code = 124
+    code = "timeout"
+    meaning = "the program's time was up"
+
+
 def error_from_json(described: Mapping[str, object]) -> SandboxError:
-    """Rebuild what `SandboxError.as_json` described; an unknown code becomes `DaemonLost`."""
+    """Rebuild an error described by `SandboxError.as_json`; an unknown code becomes `DaemonLost`."""
+    from sandboxfs.codec import restored
+
     kinds: dict[object, type[SandboxError]] = {kind.code: kind for kind in SandboxError.__subclasses__()}
     kind = kinds.get(described.get("code"), DaemonLost)
     hint = described.get("hint")
-    return kind(str(described.get("message", "unknown error")), hint=None if hint is None else str(hint))
+    details = {key: value for key, value in restored(described).items() if key not in _DESCRIBED}
+    return kind(
+        str(described.get("message", "unknown error")),
+        hint=None if hint is None else str(hint),
+        details=details,
+    )
+
+
+_DESCRIBED = frozenset({"code", "exit", "message", "hint"})

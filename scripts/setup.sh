@@ -38,6 +38,7 @@ setup() {
         needs_command tmux tmux "is the terminal of the tests"
         needs_command vi vim-tiny "is a full-screen program in the tests"
         needs_command less less "is another"
+        needs_command patch patch "applies patches in the tests"
     fi
     install_missing
     find_python

@@ -12,9 +12,13 @@ from typing import Protocol
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from sandboxfs.confine.environment import is_permitted
 from tests.support import conditions
 from tests.support.drivers import Sandbox
+from tests.support.mount_driver import MountDriver
+from tests.support.mounted import package_found
 from tests.support.mounts import sweep_stale_mounts
+from tests.support.part_of_mount import MountPool
 from tests.support.tree import Fifo, File, HardLink, Symlink, Tree, build
 
 settings.register_profile(
@@ -92,8 +96,10 @@ def _environment_of_its_own(
 ) -> None:
     """No test sees or changes the sandboxes, the configuration or the git settings of whoever runs it."""
     place = tmp_path_factory.mktemp("env")
-    for variable in list(os.environ):
-        if variable.startswith(("SANDBOXFS_", "GIT_")) and variable != conditions.REQUIRE:
+    for variable, value in list(os.environ.items()):
+        # What a run would not pass on, it would name.
+        ordinary = is_permitted(variable, value) and not variable.startswith("GIT_")
+        if not ordinary and variable not in (conditions.REQUIRE, "TMPDIR"):
             monkeypatch.delenv(variable)
     for variable, folder in {
         "HOME": "home",
@@ -114,25 +120,37 @@ def _environment_of_its_own(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
 
 
+@pytest.fixture(scope="session")
+def mount_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MountPool]:
+    """The mount that tests of behaviour share."""
+    pool = MountPool(lambda: tmp_path_factory.mktemp("pool"))
+    with package_found():
+        yield pool
+        pool.close()
+
+
 @pytest.fixture(params=["core", pytest.param("mount", marks=pytest.mark.mount)])
 def make_sandbox(
-    request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture, mount_pool: MountPool
 ) -> Iterator[MakeSandbox]:
-    """Makes a sandbox over a workspace built from a tree, once in a test."""
+    """Makes a sandbox over a workspace built from a tree, once in a test.
+
+    A mounted one is a part of a mount that tests share, unless the test is marked `own_mount`.
+    """
     made: list[Sandbox] = []
     umask = os.umask(0)
+    is_own = request.node.get_closest_marker("own_mount") is not None
 
     def make(tree: Tree) -> Sandbox:
-        workspace = build(tmp_path / "workspace", tree)
-        # The core is imported late, so that the tests of everything else do not depend on it.
         if request.param == "core":
+            # The core is imported late, so that the tests of everything else do not depend on it.
             from tests.support.core_driver import CoreDriver
 
-            made.append(CoreDriver(tmp_path / "state", workspace))
+            made.append(CoreDriver(tmp_path / "state", build(tmp_path / "workspace", tree)))
+        elif is_own:
+            made.append(MountDriver(tmp_path, build(tmp_path / "workspace", tree)))
         else:
-            from tests.support.mount_driver import MountDriver
-
-            made.append(MountDriver(tmp_path, workspace))
+            made.append(mount_pool.part(tree))
         return made[-1]
 
     def check_log() -> None:

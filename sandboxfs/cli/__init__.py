@@ -1,1 +1,1 @@
-"""What does the user say? One module per verb."""
+"""The command line: a module for each verb, or for verbs alike: parse, call `service`, show."""

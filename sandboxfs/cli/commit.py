@@ -1,52 +1,27 @@
 """`sandboxfs commit`: apply changes of a sandbox to its workspace, all that were asked for or none."""
 
 import argparse
-import os
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from sandboxfs.changes.choosing import by_id
-from sandboxfs.changes.commit import commit
-from sandboxfs.changes.conflicts import UNRESOLVED
-from sandboxfs.changes.contents import change_flags
-from sandboxfs.changes.files import FileChange
-from sandboxfs.changes.finding import Finding
-from sandboxfs.changes.flags import Flag
-from sandboxfs.changes.layers import Layers
-from sandboxfs.changes.plan import (
-    MOUNTED,
-    Options,
-    Plan,
-    busy_repository,
-    is_git,
-    plan_commit,
-    with_flags,
-)
-from sandboxfs.changes.resolving import OnConflict
-from sandboxfs.changes.scan import survey
-from sandboxfs.changes.selection import within
-from sandboxfs.changes.site import Result
-from sandboxfs.changes.stager import CHANGING
-from sandboxfs.changes.steps import Surprise
-from sandboxfs.cli import output, plans
-from sandboxfs.cli.bench import Bench, bench
-from sandboxfs.cli.by_hunk import ask_by_hunk
-from sandboxfs.cli.confirming import check_can_ask, confirmed
-from sandboxfs.cli.interrupts import Interrupts
-from sandboxfs.cli.live import selected
-from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.places import place_in
-from sandboxfs.cli.progress import Progress
-from sandboxfs.cli.touching import check_touched
-from sandboxfs.cli.trouble import conflict_error, told, why
+from sandboxfs.cli import output, text
+from sandboxfs.cli.parser import Parser, add_sandbox_option, add_scope_options, verb_parser
+from sandboxfs.cli.terminal import TerminalEvents, caller_context, check_can_ask
 from sandboxfs.errors import CommitConflict, DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
+from sandboxfs.service.commit import ON_CONFLICT, CommitPrompt, CommitRequest, CommitResult, commit
+from sandboxfs.service.events import Prompt
+
+if TYPE_CHECKING:
+    from sandboxfs.service.pick import HunkPicking
 
 DESCRIPTION = """\
 Apply what the sandbox changed to the workspace: all changes, or those at and below the
 given paths with what they need. Either everything is applied or nothing; killed at any
 moment, the next command finishes it or takes it back. What is applied leaves the sandbox,
-and programs in the view notice nothing. 'sandboxfs undo' takes a commit back."""
+and programs in the view notice nothing. Added files that are ignored, and .git, stay in
+the sandbox unless an option or a path names them. Of what a rule holds, a person is asked
+about each change; with --yes it stays. 'sandboxfs undo' takes a commit back."""
 
 EXAMPLES = [
     "sandboxfs commit",
@@ -55,16 +30,10 @@ EXAMPLES = [
     "sandboxfs commit --yes --on-conflict merge -m 'fix the parser'",
     "sandboxfs commit -p src",
     "sandboxfs commit --hunk 3f2a9c01 src/a.py",
+    'sandboxfs commit --yes --if-match "$revision"',
 ]
 
 EXIT_DECLINED = 1
-# How often is planned anew what programs in the sandbox keep changing.
-_ATTEMPTS = 3
-_CONFLICTING = "nothing was changed; see --on-conflict merge, skip, ours and theirs"
-_UNRESOLVED = "everything else is committed; resolve these in the view or in the workspace, and commit again"
-_MARKED = "nothing was changed; resolve what is between the markers in the view, and commit again"
-_UNRESOLVED_YET = "everything else would be committed"
-_STUCK = "nothing was changed; resolve these in the view or in the workspace, or see --on-conflict"
 
 
 class Arguments(argparse.Namespace):
@@ -73,8 +42,12 @@ class Arguments(argparse.Namespace):
     on_conflict: str
     patch: bool
     hunk: list[str]
+    all: bool
+    if_match: str | None
+    ignored: bool
     include_git: bool
     allow_special: bool
+    approve: bool
     message: str | None
     dry_run: bool
     yes: bool
@@ -93,8 +66,9 @@ def parser() -> Parser:
     made.add_argument("paths", nargs="*", metavar="PATH", help="only what is at or below these paths")
     made.add_argument(
         "--on-conflict",
-        choices=[how.value for how in OnConflict],
-        default=OnConflict.FAIL.value,
+        choices=ON_CONFLICT,
+        metavar="WORD",
+        default=ON_CONFLICT[0],
         help="what to do where the workspace changed as well: apply nothing at all (fail, the default), "
         "merge texts, skip these changes, or let the sandbox's (ours) or the workspace's side (theirs) win",
     )
@@ -104,10 +78,17 @@ def parser() -> Parser:
     made.add_argument(
         "--hunk", metavar="ID", action="append", default=[], help="only this hunk; may be repeated"
     )
-    made.add_argument("--include-git", action="store_true", help="apply changes in .git as well")
+    made.add_argument("--all", action="store_true", help="everything, also of a home, without one by one")
+    add_scope_options(made, "apply")
+    made.add_argument(
+        "--if-match",
+        metavar="REVISION",
+        help="only if all is as it was when 'diff --revision' of the same paths gave REVISION",
+    )
     made.add_argument(
         "--allow-special", action="store_true", help="apply device nodes, setuid and setgid bits, too"
     )
+    made.add_argument("--approve", action="store_true", help="apply held changes, too")
     made.add_argument("-m", "--message", metavar="TEXT", help="kept with the record, shown by 'undo --list'")
     made.add_argument("--dry-run", action="store_true", help="show the plan, and do nothing")
     made.add_argument("-y", "--yes", action="store_true", help="do not ask")
@@ -118,135 +99,78 @@ def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
     if arguments.patch and (arguments.hunk or arguments.json):
         raise UsageError("-p goes with neither --hunk nor --json: it asks a person")
-    if not arguments.dry_run and not arguments.patch:
-        check_can_ask("commit", yes=arguments.yes, as_json=arguments.json)
-    store, sandbox = selected(arguments.sandbox)
-    paths = {os.fsencode(place_in(sandbox.record, path)): path for path in arguments.paths}
-    with bench(store, sandbox) as held, told("commit"):
-        for attempt in range(_ATTEMPTS):
-            try:
-                with held.layers() as layers:
-                    return _commit(held, arguments, _planned(held, layers, arguments, paths))
-            except Surprise as surprise:
-                # Nobody has seen the plan, so another one is as good.
-                if (
-                    surprise.why != CHANGING
-                    or not arguments.yes
-                    or arguments.patch
-                    or attempt == _ATTEMPTS - 1
-                ):
-                    raise
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _planned(held: Bench, layers: Layers, arguments: Arguments, paths: Mapping[bytes, str]) -> Plan:
-    found = survey(layers)
-    check_touched(paths, found.findings)
-    asked = [
-        finding
-        for finding in found.findings
-        if within(finding, list(paths)) and (arguments.include_git or not is_git(finding))
-    ]
-    choose = by_id(arguments.hunk, asked) if arguments.hunk else None
-    if arguments.patch:
-        choose = ask_by_hunk("commit", asked, lambda finding: _flags(finding, held.root))
-    options = Options(
-        list(paths),
-        OnConflict(arguments.on_conflict),
+    if arguments.all and arguments.paths:
+        raise UsageError("name paths, or --all")
+    request = CommitRequest(
+        arguments.sandbox,
+        tuple(arguments.paths),
+        arguments.on_conflict,
+        by_hunk=arguments.patch,
+        hunks=tuple(arguments.hunk),
+        everything=arguments.all,
+        ignored=arguments.ignored,
         include_git=arguments.include_git,
+        if_match=arguments.if_match,
         allow_special=arguments.allow_special,
-        choose=choose,
-        mounts=held.mounts,
+        approve=arguments.approve,
+        message=arguments.message,
+        dry_run=arguments.dry_run,
+        confirmed=arguments.yes,
     )
-    return with_flags(plan_commit(found, options), lambda finding: _flags(finding, held.root))
+    caller = caller_context(as_json=arguments.json)
+    with text.conflicts_told():
+        with _CommitEvents(as_json=arguments.json) as events:
+            result = commit(request, caller, events, _ask_by_hunk)
+        _show(result, as_json=arguments.json)
+        result.check()
+    return EXIT_DECLINED if result.declined else 0
 
 
-def _flags(finding: Finding, root: bytes) -> list[Flag]:
-    return change_flags(FileChange.of(finding), None, root)
+def _ask_by_hunk(picking: "HunkPicking") -> None:
+    # Imported here: it takes longer than all else, and few ask for it.
+    from sandboxfs.cli.pick import ask_by_hunk
+
+    ask_by_hunk(picking)
 
 
-def _commit(held: Bench, arguments: Arguments, plan: Plan) -> int:
-    if arguments.dry_run:
-        _show(held, arguments, plan)
-        _check(plan)
-        _check_resolved(plan, _STUCK if plan.is_empty else _UNRESOLVED_YET)
-        return 0
-    _check(plan)
-    if plan.is_empty:
-        _nothing(held, arguments, plan)
-        _check_resolved(plan, _STUCK)
-        return 0
-    # Who answered for every hunk has been asked enough.
-    if not (arguments.yes or arguments.patch):
-        for line in (*plans.plan_lines(plan, plans.MOST), plans.summary(plan)):
+class _CommitEvents(TerminalEvents):
+    """Shows what will be done before it asks."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def ask(self, prompt: Prompt) -> str | None:
+        if isinstance(prompt, CommitPrompt) and prompt.preview is not None:
+            check_can_ask("commit", as_json=self._as_json)
+            for line in (*text.plan_lines(prompt.preview, text.MOST), text.summary(prompt.preview)):
+                output.note(line)
+        return super().ask(prompt)
+
+
+def _show(result: CommitResult, *, as_json: bool) -> None:
+    if result.declined:
+        output.note(f"nothing was changed: sandbox {output.named(result.preview)}")
+    elif as_json:
+        output.document(result.as_json())
+    elif result.dry_run:
+        for line in (*text.plan_lines(result.preview), text.summary(result.preview, result.preview)):
+            output.data(line)
+    elif result.record is not None:
+        _show_done(result)
+    elif not result.preview.conflicts:
+        output.note(f"nothing to commit: sandbox {output.named(result.preview)}")
+        for line in text.plan_lines(result.preview):
             output.note(line)
-        if not confirmed(f"Commit to {quoted(held.sandbox.record.workspace)}?"):
-            output.note("nothing was changed")
-            return EXIT_DECLINED
-    with Progress("committing") as progress, Interrupts() as interrupts:
-        result = commit(
-            held.site, plan, message=arguments.message, progress=progress, between=interrupts.hold
-        )
-    _tell(held, arguments, plan, result)
-    _check_resolved(plan, _UNRESOLVED)
-    return 0
 
 
-def _check(plan: Plan) -> None:
-    """Raise unless *plan* may be carried out."""
-    if plan.refusals:
-        refused = [{"path": os.fsdecode(finding.path), "why": reason} for finding, reason in plan.refusals]
-        finding, reason = plan.refusals[0]
-        more = f", and {len(refused) - 1:,} more" if len(refused) > 1 else ""
-        hint = None if reason == MOUNTED else "--allow-special lets it through"
-        raise UsageError(
-            f"cannot commit {quoted(finding.path)}: {reason}{more}", hint=hint, details={"refused": refused}
-        )
-    if plan.is_blocked:
-        marked = any(finding.conflict == UNRESOLVED for finding in plan.conflicts)
-        raise conflict_error("commit", map(why, plan.conflicts), _MARKED if marked else _CONFLICTING)
-    lock = busy_repository(plan)
-    if lock is not None:
-        raise SandboxBusy(
-            f"git is working in the workspace: {quoted(lock)} exists",
-            hint="wait for it, or remove the file if no git is running",
-        )
-
-
-def _check_resolved(plan: Plan, hint: str) -> None:
-    """Raise where conflicts are left: nobody is to believe that all was committed."""
-    if plan.conflicts:
-        raise conflict_error("commit", map(why, plan.conflicts), hint)
-
-
-def _nothing(held: Bench, arguments: Arguments, plan: Plan) -> None:
-    if arguments.json:
-        output.document({"name": held.sandbox.name, "record": None} | plans.plan_json(plan))
-        return
-    if plan.conflicts:
-        return
-    output.note("nothing to commit")
-    for line in plans.plan_lines(plan):
+def _show_done(result: CommitResult) -> None:
+    preview = result.preview
+    if preview.changes:
+        output.note(f"committed {text.summary(preview, preview)}")
+    else:
+        output.note(f"nothing was committed: sandbox {output.named(preview)}")
+    for line in text.besides(replace(preview, conflicts=())):
         output.note(line)
-
-
-def _show(held: Bench, arguments: Arguments, plan: Plan) -> None:
-    if arguments.json:
-        output.document({"name": held.sandbox.name, "record": None, "dry_run": True} | plans.plan_json(plan))
-        return
-    for line in (*plans.plan_lines(plan), plans.summary(plan)):
-        output.data(line)
-
-
-def _tell(held: Bench, arguments: Arguments, plan: Plan, result: Result) -> None:
-    stayed = [os.fsdecode(path) for path in result.stayed]
-    if arguments.json:
-        record = {"name": held.sandbox.name, "record": result.number, "dry_run": False, "stayed": stayed}
-        output.document(record | plans.plan_json(plan))
-        return
-    output.note(f"committed {plans.summary(plan)}" if plan.items else "nothing was committed")
-    if plan.drops or plan.trims or plan.marks or plan.left or plan.git:
-        for line in plans.plan_lines(replace(plan, items=(), conflicts=())):
-            output.note(line)
     for path in result.stayed:
         output.note(f"note: {quoted(path)} changed in the sandbox meanwhile; that stays there")

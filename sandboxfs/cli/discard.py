@@ -1,28 +1,18 @@
 """`sandboxfs discard`: drop changes of a sandbox; the view shows the workspace again."""
 
 import argparse
-import os
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from sandboxfs.changes.contents import change_flags
-from sandboxfs.changes.discard import DiscardPlan, discard, plan_discard
-from sandboxfs.changes.files import FileChange
-from sandboxfs.changes.layers import Layers
-from sandboxfs.changes.scan import survey
-from sandboxfs.changes.selection import within
-from sandboxfs.changes.site import Result
-from sandboxfs.cli import output, plans
-from sandboxfs.cli.bench import Bench, bench
-from sandboxfs.cli.by_hunk import ask_by_hunk
-from sandboxfs.cli.confirming import check_can_ask, confirmed
-from sandboxfs.cli.interrupts import Interrupts
-from sandboxfs.cli.live import selected
+from sandboxfs.cli import output, text
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.places import place_in
-from sandboxfs.cli.touching import check_touched
-from sandboxfs.cli.trouble import told
+from sandboxfs.cli.terminal import TerminalEvents, caller_context, check_can_ask
 from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
+from sandboxfs.service.discard import DiscardPrompt, DiscardRequest, DiscardResult, discard
+from sandboxfs.service.events import Prompt
+
+if TYPE_CHECKING:
+    from sandboxfs.service.pick import HunkPicking
 
 DESCRIPTION = """\
 Drop what the sandbox changed at and below the given paths, with what cannot be without
@@ -76,67 +66,61 @@ def run(words: list[str]) -> int:
         raise UsageError("-p does not go with --json: it asks a person")
     if (arguments.all and arguments.paths) or not (arguments.all or arguments.paths or arguments.patch):
         raise UsageError("name paths, or --all", hint="see 'sandboxfs discard --help'")
-    if not arguments.dry_run and not arguments.patch:
-        check_can_ask("discard", yes=arguments.yes, as_json=arguments.json)
-    store, sandbox = selected(arguments.sandbox)
-    paths = {os.fsencode(place_in(sandbox.record, path)): path for path in arguments.paths}
-    with bench(store, sandbox) as held, told("discard"), held.layers() as layers:
-        return _discard(held, arguments, _planned(held, layers, paths, by_hunk=arguments.patch))
+    request = DiscardRequest(
+        arguments.sandbox,
+        tuple(arguments.paths),
+        by_hunk=arguments.patch,
+        message=arguments.message,
+        dry_run=arguments.dry_run,
+        confirmed=arguments.yes,
+    )
+    caller = caller_context(as_json=arguments.json)
+    with _DiscardEvents(as_json=arguments.json) as events:
+        result = discard(request, caller, events, _ask_by_hunk)
+    _show(result, as_json=arguments.json)
+    return EXIT_DECLINED if result.declined else 0
 
 
-def _planned(held: Bench, layers: Layers, paths: Mapping[bytes, str], *, by_hunk: bool) -> DiscardPlan:
-    found = survey(layers)
-    check_touched(paths, found.findings)
-    choose = None
-    if by_hunk:
-        asked = [finding for finding in found.findings if within(finding, list(paths))]
-        choose = ask_by_hunk("discard", asked, lambda one: change_flags(FileChange.of(one), None, held.root))
-    return plan_discard(found, list(paths), choose)
+def _ask_by_hunk(picking: "HunkPicking") -> None:
+    # Imported here: it takes longer than all else, and few ask for it.
+    from sandboxfs.cli.pick import ask_by_hunk
+
+    ask_by_hunk(picking)
 
 
-def _discard(held: Bench, arguments: Arguments, plan: DiscardPlan) -> int:
-    if arguments.dry_run:
-        _show(held, arguments, plan)
-        return 0
-    if plan.is_empty:
-        _tell(held, arguments, plan, None)
-        return 0
-    if not (arguments.yes or arguments.patch):
-        for line in (*plans.lines(plan.all, {}, plans.MOST), plans.counted(plan.all)):
-            output.note(line)
-        if not confirmed("Discard?"):
-            output.note("nothing was changed")
-            return EXIT_DECLINED
-    with Interrupts() as interrupts:
-        interrupts.hold()
-        result = discard(held.site, plan, message=arguments.message)
-    _tell(held, arguments, plan, result)
-    return 0
+class _DiscardEvents(TerminalEvents):
+    """Shows what will be dropped before it asks."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def ask(self, prompt: Prompt) -> str | None:
+        if isinstance(prompt, DiscardPrompt) and prompt.preview is not None:
+            check_can_ask("discard", as_json=self._as_json)
+            dropped = prompt.preview.changes
+            for line in (*text.lines(dropped, {}, text.MOST), text.counted_changes(dropped)):
+                output.note(line)
+        return super().ask(prompt)
 
 
-def _described(held: Bench, plan: DiscardPlan, record: int | None) -> dict[str, object]:
-    return {
-        "name": held.sandbox.name,
-        "record": record,
-        "changes": [plans.described(finding, {}) for finding in plan.all],
-        "counts": plans.counts_json(plan.all),
-    }
-
-
-def _show(held: Bench, arguments: Arguments, plan: DiscardPlan) -> None:
-    if arguments.json:
-        output.document(_described(held, plan, None) | {"dry_run": True})
-        return
-    for line in (*plans.lines(plan.all, {}), plans.counted(plan.all)):
-        output.data(line)
-
-
-def _tell(held: Bench, arguments: Arguments, plan: DiscardPlan, result: Result | None) -> None:
-    stayed = () if result is None else result.stayed
-    if arguments.json:
-        more = {"dry_run": False, "stayed": [os.fsdecode(path) for path in stayed]}
-        output.document(_described(held, plan, None if result is None else result.number) | more)
-        return
-    output.note("nothing to discard" if result is None else f"discarded {plans.counted(plan.all)}")
-    for path in stayed:
-        output.note(f"note: {quoted(path)} changed meanwhile, and stays")
+def _show(result: DiscardResult, *, as_json: bool) -> None:
+    preview = result.preview
+    if result.declined:
+        output.note(f"nothing was changed: sandbox {output.named(preview)}")
+    elif as_json:
+        output.document(result.as_json())
+    elif result.dry_run:
+        for line in (*text.lines(preview.changes, {}), text.counted_changes(preview.changes, preview)):
+            output.data(line)
+    elif result.record is None:
+        output.note(f"nothing to discard: sandbox {output.named(preview)}")
+    else:
+        output.note(f"discarded {text.counted_changes(preview.changes, preview)}")
+        if result.disk_full:
+            give_back = f"'sandboxfs gc -s {preview.name} --older-than 0s'"
+            output.note(
+                f"hint: the disk is still full: {give_back} gives back what was discarded, without undo"
+            )
+        for path in result.stayed:
+            output.note(f"note: {quoted(path)} changed meanwhile, and stays")

@@ -1,16 +1,16 @@
-"""`sandboxfs doctor`: can this machine do it?
+"""`sandboxfs doctor`: checks whether this machine can mount and confine, and what mends a failure.
 
-Every check does the thing it is about. A failure names the one line that mends it; only those without which
-there is no mount decide the exit status.
+Every check does the thing it is about (`service/check_machine`). A failure names the one line that mends it;
+only those without which there is no mount decide the exit status.
 """
 
 import argparse
-from dataclasses import dataclass
 
-from sandboxfs.cli import checkup, output
+from sandboxfs.cli import output
 from sandboxfs.cli.parser import Parser, verb_parser
+from sandboxfs.cli.terminal import caller_context
 from sandboxfs.errors import MountFailed
-from sandboxfs.state.locations import Locations
+from sandboxfs.service.check_machine import CheckResult, can_mount, check_machine
 
 DESCRIPTION = """\
 Find out by doing whether this machine can mount and confine, and say for each failure
@@ -24,34 +24,23 @@ class Arguments(argparse.Namespace):
     json: bool
 
 
-@dataclass(frozen=True)
-class Summary:
-    """All results, and whether a mount can be had."""
-
-    results: list[checkup.Result]
-
-    @property
-    def can_mount(self) -> bool:
-        return not any(result.level == "fail" for result in self.results)
-
-
 def parser() -> Parser:
     return verb_parser("doctor", DESCRIPTION, EXAMPLES, [MountFailed])
 
 
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
-    results = []
-    for result in checkup.examine(Locations.from_environment()):
+    results: list[CheckResult] = []
+    for result in check_machine(caller_context(as_json=arguments.json)):
         results.append(result)
         if not arguments.json:
             output.data(f"{result.level:4}  {result.check}: {result.finding}")
             if result.mend:
                 output.data(f"      mend: {result.mend}")
-    summary = Summary(results)
+    usable = can_mount(results)
     if arguments.json:
         checks = [vars(result) for result in results]
-        output.document({"can_mount": summary.can_mount, "checks": checks})
+        output.document({"can_mount": usable, "checks": checks})
     else:
-        output.note("this machine can mount" if summary.can_mount else "this machine cannot mount yet")
-    return 0 if summary.can_mount else MountFailed.exit_code
+        output.note("this machine can mount" if usable else "this machine cannot mount yet")
+    return 0 if usable else MountFailed.exit_code

@@ -1,19 +1,13 @@
 """`sandboxfs gc`: give back the space that finished commits and discards take."""
 
 import argparse
-from datetime import UTC, datetime
 
 from sandboxfs.cli import output
-from sandboxfs.cli.gathering import Gathered, gather
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.progress import Progress
-from sandboxfs.cli.recovering import bring_to_end, interrupted
-from sandboxfs.control.mounts import MountTable
-from sandboxfs.control.sandboxes import observe, select
-from sandboxfs.errors import NoSuchSandbox, SandboxBusy, SandboxError, UsageError
-from sandboxfs.state.audit_selection import parse_since
-from sandboxfs.state.locations import Locations
-from sandboxfs.state.store import Store
+from sandboxfs.cli.terminal import TerminalEvents, caller_context
+from sandboxfs.errors import NoSuchSandbox, SandboxBusy
+from sandboxfs.paths import quoted
+from sandboxfs.service.records import Garbage, GarbageRequest, GarbageResult, collect_garbage
 
 DESCRIPTION = """\
 Remove the records of commits, discards and undos that are done and older than a given
@@ -51,86 +45,41 @@ def parser() -> Parser:
 
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
-    if arguments.all and arguments.sandbox is not None:
-        raise UsageError("--all and -s exclude each other")
-    before = datetime.fromisoformat(parse_since(arguments.older_than, datetime.now(UTC)))
-    store = Store(Locations.from_environment())
-    names = store.names() if arguments.all else [select(store, arguments.sandbox).name]
-    gathered: list[Gathered] = []
-    skipped: dict[str, str] = {}
-    with Progress("removing") as progress:
-        for name in names:
-            try:
-                problem = None if arguments.dry_run else _recovered(store, name)
-                found = gather(
-                    store.places(name), before, dry_run=arguments.dry_run, progress=progress.advance
-                )
-                gathered.append(found if problem is None else found.with_problem(problem))
-            except (SandboxError, OSError) as error:
-                if not arguments.all:
-                    raise _told(name, error) from error
-                skipped[name] = _told(name, error).message
-    if not arguments.dry_run:
-        store.sweep()
-    _tell(gathered, skipped, arguments)
+    request = GarbageRequest(arguments.sandbox, arguments.all, arguments.older_than, arguments.dry_run)
+    caller = caller_context(as_json=arguments.json)
+    with TerminalEvents() as events:
+        result = collect_garbage(request, caller, events)
+    _show(result, as_json=arguments.json)
     return 0
 
 
-def _recovered(store: Store, name: str) -> str | None:
-    """Bring to its end what was interrupted; say why not where that is impossible."""
-    try:
-        if interrupted(store.places(name)) is not None:
-            bring_to_end(store, observe(store, store.load(name), MountTable.read()))
-    except SandboxBusy:
-        raise
-    except SandboxError as error:
-        return error.message
-    return None
-
-
-def _told(name: str, error: SandboxError | OSError) -> SandboxError:
-    if isinstance(error, SandboxError):
-        return error
-    return UsageError(f"cannot clean up sandbox '{name}': {error.strerror}")
-
-
-def _tell(gathered: list[Gathered], skipped: dict[str, str], arguments: Arguments) -> None:
-    size = sum(one.size for one in gathered)
-    if arguments.json:
-        output.document(
-            {
-                "dry_run": arguments.dry_run,
-                "bytes": size,
-                "sandboxes": [
-                    {
-                        "name": one.name,
-                        "records": [record.as_json() for record in one.old],
-                        "baseline_bytes": one.baseline,
-                        "unfinished": list(one.unfinished),
-                        "problems": list(one.problems),
-                    }
-                    for one in gathered
-                ],
-                "skipped": skipped,
-            }
-        )
+def _show(result: GarbageResult, *, as_json: bool) -> None:
+    if as_json:
+        output.document(result.as_json())
         return
-    would = "would remove" if arguments.dry_run else "removed"
-    for one in gathered:
+    would = "would remove" if result.dry_run else "removed"
+    for one in result.sandboxes:
         if one.old or one.baseline:
-            output.data(f"{one.name}: {would} {_amount(one)}")
+            output.data(f"sandbox {_named(one)}: {would} {_amount(one)}")
         for number in one.unfinished:
             output.note(f"note: record {number} of '{one.name}' is not finished and stays")
-        output.warnings(f"'{one.name}': {problem}" for problem in one.problems)
-    output.warnings(skipped.values())
-    if any(one.old for one in gathered):
-        verb = "would be" if arguments.dry_run else "is"
-        output.note(f"{output.human_size(size)} {verb} free; undo of these records {verb} no longer possible")
-    elif size == 0:
-        output.note("nothing is old enough to go")
+        output.warnings(f"{_named(one)}: {problem}" for problem in one.problems)
+    output.warnings(result.skipped.values())
+    if any(one.old for one in result.sandboxes):
+        verb = "would be" if result.dry_run else "is"
+        free = output.human_size(result.size)
+        output.note(f"{free} {verb} free; undo of these records {verb} no longer possible")
+    elif result.size == 0:
+        # One sandbox that is meant is named, also when nothing is done in it.
+        whose = f": sandbox {_named(result.sandboxes[0])}" if len(result.sandboxes) == 1 else ""
+        output.note(f"nothing is old enough to go{whose}")
 
 
-def _amount(one: Gathered) -> str:
+def _named(one: Garbage) -> str:
+    return f"'{one.name}'" + ("" if one.workspace is None else f" of {quoted(one.workspace)}")
+
+
+def _amount(one: Garbage) -> str:
     parts = []
     if one.old:
         numbers = ", ".join(f"{record.number} ({record.kind})" for record in one.old)

@@ -1,23 +1,17 @@
-"""`sandboxfs log`: what was asked of a sandbox, and what it was told."""
+"""`sandboxfs log`: the audit log of a sandbox: its decisions and events, and its verification."""
 
 import argparse
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
+import json
+from datetime import datetime
 from pathlib import Path
 
 from sandboxfs.cli import output
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.control.sandboxes import select
+from sandboxfs.cli.terminal import TerminalEvents, caller_context
+from sandboxfs.codec import lossless
 from sandboxfs.errors import NoSuchSandbox, UsageError
-from sandboxfs.state.audit_file import AUDIT_NAME
-from sandboxfs.state.audit_reader import Line, follow_lines, read_lines
-from sandboxfs.state.audit_record import parse_line
-from sandboxfs.state.audit_selection import Selection, check_operation, matches, parse_since
-from sandboxfs.state.audit_verify import verify
-from sandboxfs.state.locations import Locations
-from sandboxfs.state.lock import holder
-from sandboxfs.state.store import Store
+from sandboxfs.paths import counted, invisible_in
+from sandboxfs.service.read_log import LogEnding, LogQuery, LogRecord, VerifiedLog, read_log, verify_log
 
 DESCRIPTION = """\
 Show the audit log of a sandbox: one line for each decision and each event, oldest
@@ -32,12 +26,12 @@ EXAMPLES = [
 ]
 
 EXIT_BROKEN = 1
-_LOOKS = 3
 
 
 class Arguments(argparse.Namespace):
     sandbox: str | None
     denied: bool
+    asks: bool
     path: str | None
     since: str | None
     op: str | None
@@ -53,6 +47,9 @@ def parser() -> Parser:
     )
     add_sandbox_option(made)
     made.add_argument("--denied", action="store_true", help="only what was refused")
+    made.add_argument(
+        "--asks", action="store_true", help="only questions to a person, answers, and what was granted"
+    )
     made.add_argument("--path", metavar="PATTERN", help="only what concerns these paths, or paths below them")
     made.add_argument("--since", metavar="TIME", help="only what is not older: 30s, 10m, 2h, 7d, or a time")
     made.add_argument("--op", metavar="NAME", help="only this operation, such as open, unlink or rename")
@@ -64,78 +61,31 @@ def parser() -> Parser:
 
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
-    selection = _selection(arguments)
-    if arguments.verify and (arguments.follow or selection != Selection()):
-        raise UsageError("--verify looks at the whole log and takes no other option but --json")
-    store = Store(Locations.from_environment())
-    chosen = select(store, arguments.sandbox)
-    name, selection = chosen.name, replace(selection, root=str(chosen.workspace))
-    places = store.places(name)
-    path = places.home / AUDIT_NAME
-    served = _Served(places.lock)
+    query = LogQuery(
+        arguments.denied, arguments.path, arguments.since, arguments.op, arguments.pid, arguments.asks
+    )
+    here, events = caller_context(as_json=arguments.json), TerminalEvents()
     if arguments.verify:
-        return _verify(path, name, served, as_json=arguments.json)
-    lines = follow_lines(path, served.ended) if arguments.follow else read_lines(path)
-    _show(lines, selection, served.saw, as_json=arguments.json)
-    if arguments.follow and not served.unmounted:
+        query.checked()
+        if arguments.follow or query != LogQuery():
+            raise UsageError("--verify looks at the whole log and takes no other option but --json")
+        return _tell_verdict(verify_log(arguments.sandbox, here, events), as_json=arguments.json)
+
+    def show(record: LogRecord) -> None:
+        output.data(_line(record) if arguments.json else human(record.fields))
+
+    ending = read_log(query, arguments.sandbox, here, events, show, follow=arguments.follow)
+    _tell_ending(ending)
+    if arguments.follow and not ending.unmounted:
         output.note("note: nobody serves the sandbox; there is nothing to follow")
     return 0
 
 
-def _selection(arguments: Arguments) -> Selection:
-    since = None if arguments.since is None else parse_since(arguments.since, datetime.now(UTC))
-    if arguments.path is not None:
-        # A bad one is told before anything is read.
-        matches(arguments.path, "")
-    if arguments.op is not None:
-        check_operation(arguments.op)
-    return Selection(arguments.denied, arguments.path, since, arguments.op, arguments.pid)
-
-
-class _Served:
-    """Whether more is to come: not after the sandbox said so, and not when nobody holds it."""
-
-    def __init__(self, lock: Path) -> None:
-        self._lock = lock
-        self.unmounted = False
-
-    def saw(self, record: dict[str, object]) -> None:
-        event = record.get("event")
-        if event in ("mounted", "unmounted"):
-            self.unmounted = event == "unmounted"
-
-    def ended(self) -> bool:
-        return self.unmounted or self.gone
-
-    @property
-    def gone(self) -> bool:
-        return holder(self._lock) is None
-
-
-def _show(
-    lines: Iterator[Line],
-    selection: Selection,
-    saw: Callable[[dict[str, object]], None],
-    *,
-    as_json: bool,
-) -> None:
-    damaged, gaps = 0, 0
-    for line in lines:
-        record = parse_line(line.text)
-        if record is None or not line.whole:
-            damaged += 1
-            continue
-        saw(record)
-        if selection.wants(record):
-            output.data(line.text.decode(errors="replace") if as_json else human(record))
-        elif record.get("event") == "gap" and (
-            selection.since is None or str(record["time"]) >= selection.since
-        ):
-            gaps += 1
-    if damaged:
-        output.note(f"note: {damaged} damaged lines are left out; see 'sandboxfs log --verify'")
-    if gaps:
-        output.note(f"note: the log has {gaps} gaps: what is asked for may have happened in them")
+def _tell_ending(ending: LogEnding) -> None:
+    if ending.damaged:
+        output.note(f"note: {ending.damaged} damaged lines are left out; see 'sandboxfs log --verify'")
+    if ending.gaps:
+        output.note(f"note: the log has {ending.gaps} gaps: what is asked for may have happened in them")
 
 
 def human(record: dict[str, object]) -> str:
@@ -143,11 +93,11 @@ def human(record: dict[str, object]) -> str:
     if "event" in record:
         known = ("time", "seq", "event", "prev", "crc")
         details = [f"{key}: {_plain(value)}" for key, value in record.items() if key not in known]
-        return "  ".join([_plain(record["time"]), f"-- {_plain(record['event'])}", *details])
+        return "  ".join([_time(record), f"-- {_plain(record['event'])}", *details])
     paths = [_path(record[key]) for key in ("path", "to") if key in record]
     verdict = "denied" if record.get("allowed") is False else "ok"
     words = [
-        _plain(record["time"]),
+        _time(record),
         f"{verdict:6}",
         f"{_plain(record.get('op')):9}",
         " -> ".join(paths),
@@ -157,6 +107,22 @@ def human(record: dict[str, object]) -> str:
         words.append(_plain(record["errno"]))
     words.append(f"{_plain(record.get('command') or '?')}[{_plain(record.get('pid'))}]")
     return "  ".join(words)
+
+
+def _time(record: dict[str, object]) -> str:
+    """Write the time of *record* where the person is, to the millisecond: much happens in a second."""
+    try:
+        when = datetime.fromisoformat(str(record["time"])).astimezone()
+        return f"{when:%Y-%m-%d %H:%M:%S}.{when.microsecond // 1000:03}"
+    except (ValueError, OverflowError, OSError):
+        return _plain(record["time"])
+
+
+def _line(record: LogRecord) -> str:
+    """Write a record as it is, but for names that are not UTF-8."""
+    if b"\\ud" not in record.line:
+        return record.line.decode(errors="replace")
+    return json.dumps(lossless(record.fields), separators=(",", ":"))
 
 
 def _rule(record: dict[str, object]) -> str:
@@ -171,24 +137,27 @@ def _path(value: object) -> str:
 
 def _plain(value: object) -> str:
     """Write *value* on one line, whatever a damaged or hostile record has there."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in str(value))
+    text = str(value)
+    hidden = invisible_in(text)
+    return "".join(
+        one if one.isprintable() and place not in hidden else ascii(one)[1:-1]
+        for place, one in enumerate(text)
+    )
 
 
-def _verify(path: Path, name: str, served: _Served, *, as_json: bool) -> int:
-    verdict = verify(path, name)
-    for _ in range(_LOOKS - 1):
-        if verdict.broken is None or served.gone:
-            break
-        # A daemon that lives may have been in the middle of a line.
-        verdict = verify(path, name)
+def _tell_verdict(found: VerifiedLog, *, as_json: bool) -> int:
+    verdict = found.verdict
     if as_json:
-        output.document({"name": name} | verdict.as_json())
+        output.document(found.as_json())
     elif verdict.broken is not None:
         output.data(f"broken at {verdict.broken}")
     elif verdict.records:
         older = "" if verdict.first == 1 else "; older ones were rotated away"
-        output.data(f"whole: {verdict.records} records, seq {verdict.first} to {verdict.last}{older}")
+        records = counted(verdict.records, "record")
+        output.data(f"whole: {records}, seq {verdict.first} to {verdict.last}{older}")
         output.data(f"head: {verdict.head}")
     else:
         output.data("whole: nothing is logged yet")
+    if verdict.headless and verdict.broken is None:
+        output.note("note: there is no 'audit.head': what is missing at either end cannot be told")
     return 0 if verdict.broken is None else EXIT_BROKEN

@@ -1,25 +1,15 @@
-"""`sandboxfs mount`: serve a view of a workspace.
+"""`sandboxfs mount`: serve a view of a workspace."""
 
-The plan is checked first; then everything is made in an order in which each step can be taken back, so that
-a command that fails leaves nothing behind (`preparing`).
-"""
-
-import json
 import os
-from contextlib import ExitStack
 
 from sandboxfs.cli import output
-from sandboxfs.cli.options import PolicyArguments, add_policy_options, policy_request
-from sandboxfs.cli.parser import Parser, verb_parser
-from sandboxfs.cli.planning import MountPlan, MountRequest, plan_mount
-from sandboxfs.cli.preparing import prepare
-from sandboxfs.control.launch import become, launch
+from sandboxfs.cli.parser import Parser, PolicyArguments, add_policy_options, policy_request, verb_parser
+from sandboxfs.codec import document
 from sandboxfs.errors import DaemonLost, MountFailed, SandboxBusy
 from sandboxfs.paths import quoted
-from sandboxfs.state.locations import Locations
-from sandboxfs.state.lock import SandboxLock
-from sandboxfs.state.record import SandboxRecord
-from sandboxfs.state.store import Store
+from sandboxfs.service.mount import MountedSandbox, mount, serve
+from sandboxfs.service.mount_plan import MountRequest
+from sandboxfs.service.workspace import REPLACED, current_directory
 
 DESCRIPTION = """\
 Serve a copy-on-write view of WORKSPACE at MOUNTPOINT and return when it is ready.
@@ -31,9 +21,10 @@ directory of sandboxfs' own, made when missing. Without MOUNTPOINT one is made i
 runtime directory. Mounting the same workspace at the same place again, or by the same
 --name, resumes the sandbox with all its changes.
 
-What programs may do in the view is put together anew at every mount, from the options
-here, the project's .sandboxfs.toml, the configuration and built-in rules; the first
-rule that matches decides. 'sandboxfs why PATH' explains."""
+What programs may do in the view is put together at every mount, from the options here,
+the project's .sandboxfs.toml, the configuration and built-in rules; the first rule that
+matches decides. The options that a sandbox was made with hold at its later mounts and
+runs too. 'sandboxfs why PATH' explains."""
 
 EXAMPLES = [
     "sandboxfs mount ~/projects/app /mnt/app",
@@ -52,6 +43,7 @@ class Arguments(PolicyArguments):
     allow_other: bool
     read_only: bool
     mkdir: bool
+    workspace_replaced: bool
     json: bool
 
 
@@ -68,13 +60,17 @@ def parser() -> Parser:
     )
     made.add_argument("--read-only", action="store_true", help="let nothing be changed, not even in the view")
     made.add_argument("--mkdir", action="store_true", help="make MOUNTPOINT when it is missing")
+    made.add_argument(
+        REPLACED,
+        action="store_true",
+        help="WORKSPACE is another directory than the sandbox was made for, and that is meant",
+    )
     add_policy_options(made, allow="allow one path in the workspace; default: rw; asked after all --rule")
     return made
 
 
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
-    store = Store(Locations.from_environment())
     request = MountRequest(
         workspace=arguments.workspace,
         mountpoint=arguments.mountpoint,
@@ -84,43 +80,39 @@ def run(words: list[str]) -> int:
         mkdir=arguments.mkdir,
         config=arguments.config,
         policy=policy_request(arguments),
+        replaced=arguments.workspace_replaced,
+        current=current_directory(),
     )
-    plan = plan_mount(store, request, os.environ)
+
+    def warn(sentence: str) -> None:
+        if not arguments.json:
+            output.warnings([sentence])
+
+    def daemon_arguments(mounted: MountedSandbox) -> list[str]:
+        announcement = _announcement(mounted, as_json=arguments.json)
+        words = ["--foreground", "--announce", announcement, *(["--json"] if arguments.json else [])]
+        return words if mounted.resumed else [*words, "--created"]
+
+    if arguments.foreground:
+        serve(request, os.environ, warn, os.getpid(), daemon_arguments)
+    mounted = mount(request, os.environ, warn)
     if not arguments.json:
-        output.warnings(plan.warnings)
-    with ExitStack() as undo:
-        lock = prepare(store, plan, undo)
-        if arguments.foreground:
-            _stay(store, plan, lock, as_json=arguments.json)
-        pid = launch(store.locations, plan.record.name, lock).pid
-        undo.pop_all()
-        lock.hand_over()
-    if not arguments.json:
-        verb = "made" if plan.previous is None else "resumed"
-        output.note(f"{verb} sandbox '{plan.record.name}' of {quoted(plan.record.workspace)}")
-    output.data(_announcement(plan, pid, as_json=arguments.json))
+        verb = "resumed" if mounted.resumed else "made"
+        output.note(f"{verb} sandbox '{mounted.name}' of {quoted(mounted.workspace)}")
+    output.data(_announcement(mounted, as_json=arguments.json))
     return 0
 
 
-def _stay(store: Store, plan: MountPlan, lock: SandboxLock, *, as_json: bool) -> None:
-    announcement = _announcement(plan, os.getpid(), as_json=as_json)
-    arguments = ["--foreground", "--announce", announcement, *(["--json"] if as_json else [])]
-    if plan.previous is None:
-        arguments.append("--created")
-    become(store.locations, plan.record.name, lock, arguments)
-
-
-def _announcement(plan: MountPlan, pid: int, *, as_json: bool) -> str:
-    record: SandboxRecord = plan.record
+def _announcement(mounted: MountedSandbox, *, as_json: bool) -> str:
     if not as_json:
-        return str(record.mountpoint)
+        return str(mounted.mountpoint)
     described = {
-        "name": record.name,
-        "workspace": str(record.workspace),
-        "mountpoint": str(record.mountpoint),
-        "mode": record.mode,
-        "pid": pid,
-        "resumed": plan.previous is not None,
-        "warnings": list(plan.warnings),
+        "name": mounted.name,
+        "workspace": str(mounted.workspace),
+        "mountpoint": str(mounted.mountpoint),
+        "mode": mounted.mode,
+        "pid": mounted.pid,
+        "resumed": mounted.resumed,
+        "warnings": list(mounted.warnings),
     }
-    return json.dumps(described, indent=2)
+    return document(described)

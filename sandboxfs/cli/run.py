@@ -1,4 +1,4 @@
-"""`sandboxfs run`: run a program that cannot change the workspace, and show what it did.
+"""`sandboxfs run` and `shell`: run a program that cannot change the workspace, and show what it did.
 
 Its input, output, terminal, signals and exit status are passed through. The daemon is started first of all,
 because it takes longest to begin; all else is imported meanwhile.
@@ -7,8 +7,8 @@ because it takes longest to begin; all else is imported meanwhile.
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sandboxfs.control.advance import Waiting
 from sandboxfs.errors import EXIT_INTERRUPTED, SandboxError
+from sandboxfs.service.prestart import WaitingDaemon, prestarted
 
 if TYPE_CHECKING:
     from sandboxfs.cli.parser import Parser
@@ -21,32 +21,28 @@ def parser(verb: str = "run") -> "Parser":
 
 
 def run(words: list[str], verb: str = "run") -> int:
-    waiting = None
-    if _needs_a_daemon(words, verb):
-        # What cannot be done now fails again when it must be done, and is told then.
-        with suppress(OSError):
-            waiting = Waiting.start()
-    try:
+    with prestarted(needed=_needs_a_daemon(words, verb)) as waiting:
         return _reported(words, verb, waiting)
-    finally:
-        if waiting is not None:
-            waiting.end_if_waiting()
 
 
 def _needs_a_daemon(words: list[str], verb: str) -> bool:
     """Guess from the look of *words*; a wrong guess costs time and nothing else."""
-    ours = words[: words.index("--")] if "--" in words else words if verb == "shell" else words[:1]
-    # A sandbox that is named may be served already.
-    named = any(word.startswith(("-s", "--sandbox", "-h", "--help")) for word in ours)
-    return not named and bool(words or verb == "shell")
+    for before, word in zip(["", *words], words, strict=False):
+        if word == "--" or not (word.startswith("-") or before.startswith("-")):
+            # The first word of the command, or what may be the value of an option before it.
+            break
+        # A sandbox that is named may be served already.
+        if word.startswith(("-s", "--sandbox", "-h", "--help")):
+            return False
+    return bool(words or verb == "shell")
 
 
-def _reported(words: list[str], verb: str, waiting: Waiting | None) -> int:
+def _reported(words: list[str], verb: str, waiting: WaitingDaemon | None) -> int:
     """Run, and tell of whatever kept the program from running or us from knowing how it ended."""
     import signal
 
     from sandboxfs.cli.output import note
-    from sandboxfs.cli.run_command import Told, carry_out, end_by
+    from sandboxfs.cli.run_command import EndedBySignal, carry_out, end_by
     from sandboxfs.cli.run_options import EXIT_FAILED
 
     try:
@@ -57,7 +53,7 @@ def _reported(words: list[str], verb: str, waiting: Waiting | None) -> int:
         note("sandboxfs: interrupted")
         end_by(signal.SIGINT)
         return EXIT_INTERRUPTED
-    except Told as ending:
+    except EndedBySignal as ending:
         return 128 + int(ending.args[0])
     except Exception as error:
         import traceback

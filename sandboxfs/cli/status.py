@@ -1,33 +1,22 @@
-"""`sandboxfs status`: one sandbox in full.
-
-What only its daemon knows is asked of it, for a short while; a daemon that does not answer costs no more.
-"""
+"""`sandboxfs status`: one sandbox in full."""
 
 import argparse
+from collections.abc import Sequence
 
-from sandboxfs.changes.scan import scan
-from sandboxfs.changes.summary import without_implied
 from sandboxfs.cli import output
-from sandboxfs.cli.describe import Changes, created, effective_mode, full_description
-from sandboxfs.cli.live import InForce, Live, look, selected
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.record_list import unfinished
-from sandboxfs.cli.reviewing import reviewed
-from sandboxfs.cli.rules import show_rules
-from sandboxfs.control.sandboxes import Sandbox
-from sandboxfs.errors import NoSuchSandbox, UsageError
-from sandboxfs.policy.model import Kind
-from sandboxfs.state.record import SandboxRecord
-from sandboxfs.state.store import Store
-from sandboxfs.state.tree import measure_tree
+from sandboxfs.cli.terminal import TerminalEvents, caller_context
+from sandboxfs.errors import NoSuchSandbox
+from sandboxfs.paths import counted, quoted
+from sandboxfs.policy.model import SourceKind
+from sandboxfs.service.listing import Counts, SandboxDescription, describe_sandbox
+from sandboxfs.service.policy import LivePolicy, ShownRule
 
 DESCRIPTION = """\
 Show one sandbox: its workspace, its state, who serves it, how much it holds and has
 changed, the policy in force with how often each rule decided, and what was counted in
 this session. Never waits for a mount; a daemon that is hung is asked for two seconds at
 most."""
-
-PATIENCE = 2.0
 
 EXAMPLES = ["sandboxfs status", "sandboxfs status -s app --json"]
 
@@ -45,77 +34,96 @@ def parser() -> Parser:
 
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
-    store, sandbox = selected(arguments.sandbox)
-    live = look(store, sandbox, PATIENCE)
-    upper = measure_tree(store.places(sandbox.name).upper)
-    changes = _count_changes(store, sandbox.record)
-    begun = unfinished(store.places(sandbox.name))
+    here = caller_context(as_json=arguments.json)
+    found = describe_sandbox(arguments.sandbox, here, TerminalEvents(), sized=arguments.json)
     if arguments.json:
-        described = full_description(sandbox, upper, live, changes)
-        output.document(described | {"unfinished": None if begun is None else begun.as_json()})
+        output.document(found.as_json())
         return 0
-    at_least = "" if upper.complete else "at least "
-    lines = {
-        "sandbox": sandbox.name,
-        "state": _state(sandbox),
-        "workspace": output.shown(sandbox.record.workspace),
-        "mountpoint": output.shown(sandbox.record.mountpoint),
-        "mode": _mode(sandbox, live.policy),
-        "created": created(sandbox),
-        "upper": f"{at_least}{output.human_size(upper.size)} in {upper.entries} entries",
-        "changes": _changes(changes),
-    }
-    if begun is not None:
-        lines["unfinished"] = begun.sentence
-    if live.counters:
-        lines["session"] = ", ".join(f"{word} {count}" for word, count in live.counters.items())
-    for word, value in lines.items():
+    for word, value in _lines(found).items():
         output.data(f"{word + ':':12}{value}")
-    _show_policy(live)
-    if sandbox.state == "dead":
+    _show_policy(found.live)
+    if found.status.state == "dead":
         output.note("hint: the daemon died; mount the sandbox again to recover it, or unmount it")
-    if live.problem is not None:
-        output.note(f"note: {live.problem}; the rules are those of the last mount")
+    if found.live.problem is not None:
+        output.note(f"note: {found.live.problem}; the rules are those of the last mount")
     return 0
 
 
-def _count_changes(store: Store, record: SandboxRecord) -> Changes | None:
-    """Count the changes as `diff` shows them; None when the workspace or the sandbox cannot be read."""
-    try:
-        with reviewed(store, record) as layers:
-            found = without_implied(scan(layers))
-    except UsageError:
-        return None
-    return Changes(len(found), sum(finding.conflict is not None for finding in found))
+def _lines(found: SandboxDescription) -> dict[str, str]:
+    at_least = "" if found.upper.complete else "at least "
+    entries = counted(found.upper.entries, "entry")
+    lines = {
+        "sandbox": found.name,
+        "state": _state(found),
+        "workspace": output.shown(found.record.workspace),
+        "mountpoint": output.shown(found.record.mountpoint),
+        "mode": _mode(found),
+        "created": output.local_time(found.record.created),
+        "last used": output.local_time(found.used),
+        "upper": f"{at_least}{output.human_size(found.upper.size)} in {entries}",
+        "changes": _changes(found.counts),
+    }
+    if found.unfinished is not None:
+        lines["unfinished"] = found.unfinished.sentence
+    if found.live.counters:
+        lines["session"] = ", ".join(f"{word} {count}" for word, count in found.live.counters.items())
+    return lines
 
 
-def _changes(changes: Changes | None) -> str:
-    if changes is None:
+def _changes(counts: Counts | None) -> str:
+    if counts is None:
         return "not known: the workspace cannot be read"
-    if not changes.conflicts:
-        return f"{changes.count:,}"
-    return f"{changes.count:,}, {changes.conflicts:,} in conflict with the workspace"
+    words = [
+        f"{counts.changes:,}",
+        *([f"{counts.conflicts:,} in conflict with the workspace"] if counts.conflicts else []),
+        *([f"{counts.held:,} held besides"] if counts.held else []),
+        *([f"{counts.ignored:,} ignored besides"] if counts.ignored else []),
+        *([f"{counts.git:,} in .git besides"] if counts.git else []),
+    ]
+    return ", ".join(words)
 
 
-def _mode(sandbox: Sandbox, policy: InForce) -> str:
-    mode = effective_mode(sandbox, policy)
-    if sandbox.record.read_only:
-        return f"{mode} (mounted with --read-only)"
-    return mode if policy.enabled else f"{mode} (rules are off)"
+def _mode(found: SandboxDescription) -> str:
+    if found.record.read_only:
+        return f"{found.mode} (mounted with --read-only)"
+    return found.mode if found.live.policy.enabled else f"{found.mode} (rules are off)"
 
 
-def _show_policy(live: Live) -> None:
+def _show_policy(live: LivePolicy) -> None:
     """Write the rules, without built-in ones that decided nothing."""
-    quiet = [rule for rule in live.policy.rules if rule.kind == Kind.BUILT_IN.value and not rule.hits]
+    quiet = [rule for rule in live.policy.rules if rule.kind == SourceKind.BUILT_IN.value and not rule.hits]
     output.data("")
     show_rules([rule for rule in live.policy.rules if rule not in quiet])
     if quiet:
-        output.data(f"and {len(quiet)} built-in rules that decided nothing; 'sandboxfs rules' shows them")
+        output.data(
+            f"and {counted(len(quiet), 'built-in rule')} that decided nothing; "
+            f"'sandboxfs rules' shows {'it' if len(quiet) == 1 else 'them'}"
+        )
 
 
-def _state(sandbox: Sandbox) -> str:
-    if not sandbox.held or sandbox.uptime is None:
-        return sandbox.state
-    served = f"pid {sandbox.pid}, for {output.human_duration(sandbox.uptime)}"
-    held = "" if sandbox.state == "mounted" else ", still held"
-    return f"{sandbox.state}{held} ({served})"
+def show_rules(rules: Sequence[ShownRule]) -> None:
+    """Write the table of *rules*."""
+    rows = [
+        (_rule_mode(rule), _pattern(rule.pattern), rule.source, "-" if rule.hits is None else str(rule.hits))
+        for rule in rules
+    ]
+    output.table(("MODE", "PATTERN", "SOURCE", "HITS"), rows)
+
+
+def _rule_mode(rule: ShownRule) -> str:
+    return f"{rule.mode}, hold {'+'.join(rule.hold)}" if rule.hold else rule.mode
+
+
+def _pattern(pattern: str) -> str:
+    # A project's patterns are untrusted text: quoting keeps control characters off the terminal.
+    safe = quoted(pattern)
+    return pattern if safe == f"'{pattern}'" and " " not in pattern else safe
+
+
+def _state(found: SandboxDescription) -> str:
+    status = found.status
+    if not status.held or status.uptime is None:
+        return status.state
+    served = f"pid {status.pid}, for {output.human_duration(status.uptime)}"
+    held = "" if status.state == "mounted" else ", still held"
+    return f"{status.state}{held} ({served})"

@@ -1,19 +1,33 @@
-"""How does a command talk with the person in front of it?
+"""The terminal: questions, progress, Ctrl-C, and text that is not trusted.
 
 Through the terminal itself, whatever stdin and stdout are. What is shown was written by the program in the
 sandbox, so nothing of it reaches the terminal that could move the cursor, hide or reorder text: whatever is
 not plainly visible is spelled out.
+
+Up to the moment of the change they are taken as usual, and what was prepared is taken back. From then on they
+wait until the change is complete: it takes a moment, and half of it would be worse than either end.
+
+Nowhere else: in a pipe, a log or a test nobody looks at it.
 """
 
 import io
 import locale
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import termios
+import time
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from types import TracebackType
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Self, TextIO
 
+from sandboxfs.cli.output import human_size, local_time, note
 from sandboxfs.errors import UsageError
+from sandboxfs.paths import invisible_in, quoted
+from sandboxfs.service.events import NO, YES, CallerContext, Prompt, SandboxPrompt, Unattended
+from sandboxfs.service.workspace import current_directory
 
 _DEVICE = "/dev/tty"
 
@@ -74,7 +88,19 @@ class Terminal:
 
     def ask(self, prompt: str, style: Style = Style.PROMPT) -> str | None:
         """Show *prompt* and return the line that is answered, stripped; None at the end of input."""
+        self.prompt(prompt, style)
+        return self.line()
+
+    def prompt(self, prompt: str, style: Style = Style.PROMPT) -> None:
+        """Show *prompt*; what is typed is for `line`."""
         self._write(self._styled(prompt, style) + " ")
+
+    def forget_typed(self) -> None:
+        """Drop what was typed and not read: it was meant for something else."""
+        termios.tcflush(self._file.fileno(), termios.TCIFLUSH)
+
+    def line(self) -> str | None:
+        """Return the next line that is typed, stripped; None at the end of input."""
         try:
             line = self._lines.readline()
         except KeyboardInterrupt:
@@ -104,11 +130,14 @@ def wants_colours(environment: Mapping[str, str]) -> bool:
 def visible(data: bytes, before: str = "", after: str = "") -> str:
     """Decode *data*, with every byte and character that cannot be seen spelled out between the two marks."""
     text = data.decode(errors="surrogateescape")
-    if text.replace("\t", "").isprintable():
+    hidden = invisible_in(text)
+    if not hidden and text.replace("\t", "").isprintable():
         return text
     shown = (
-        character if character.isprintable() or character == "\t" else f"{before}{_spelled(character)}{after}"
-        for character in text
+        character
+        if (character.isprintable() or character == "\t") and place not in hidden
+        else f"{before}{_spelled(character)}{after}"
+        for place, character in enumerate(text)
     )
     return "".join(shown)
 
@@ -124,3 +153,184 @@ def _name_of_stdin() -> str | None:
         return os.ttyname(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
     except (OSError, ValueError):
         return None
+
+
+def can_ask() -> bool:
+    """Say whether a person sits at the terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def check_can_ask(verb: str, *, as_json: bool) -> None:
+    """Raise unless there is a person to be asked; to be called where there is something to be asked about."""
+    if as_json or not can_ask():
+        raise UsageError(
+            f"refusing to {verb} without being asked to by a person",
+            hint=f"look with 'sandboxfs {verb} --dry-run', then use --yes",
+        )
+
+
+def confirmed(question: str) -> bool:
+    """Ask *question* on the terminal; anything but yes is no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer:
+        sys.stderr.write("\n")
+    return answer.strip().lower() in ("y", "yes")
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """Turns signals into KeyboardInterrupt inside a with statement, until `hold` is called."""
+
+    def __init__(self) -> None:
+        self._held = False
+        self._restore: list[Callable[[], object]] = []
+
+    def hold(self) -> None:
+        """Let everything wait from now on, to the end of the with statement."""
+        self._held = True
+
+    def __enter__(self) -> "Interrupts":
+        for number in _SIGNALS:
+            before = signal.signal(number, self._caught)
+            # None: set by somebody else than Python, who cannot be given it back.
+            self._restore.append(partial(signal.signal, number, signal.SIG_DFL if before is None else before))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for restore in self._restore:
+            restore()
+
+    def _caught(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._held:
+            raise KeyboardInterrupt
+
+
+_PATIENCE = 1.0
+_INTERVAL = 0.1
+_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """A line that tells how much is done, in bytes or in things; gone at the end of the with statement."""
+
+    def __init__(
+        self,
+        doing: str,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._doing = doing
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._shows = self._stream.isatty()
+        self._next = clock() + _PATIENCE
+        self._shown = False
+        self._done = 0
+        self.total: int | None = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+
+    def phase(self, doing: str, total: int | None = None) -> None:
+        """Begin to do something else."""
+        self._doing, self._done, self.total = doing, 0, total
+
+    def advance(self, count: int) -> None:
+        """Note that *count* more bytes are dealt with."""
+        self._done += count
+        if self._is_due():
+            self._show(self._amount())
+
+    def __call__(self, done: int, total: int) -> None:
+        """Note that *done* of *total* things are dealt with."""
+        if self._is_due():
+            self._show(f"{done:,} of {max(done, total):,}")
+
+    def _is_due(self) -> bool:
+        return self._shows and self._clock() >= self._next
+
+    def _show(self, amount: str) -> None:
+        self._next = self._clock() + _INTERVAL
+        self._shown = True
+        self._stream.write(f"{_CLEAR}{self._doing}: {amount}")
+        self._stream.flush()
+
+    def _amount(self) -> str:
+        if not self.total:
+            return human_size(self._done)
+        share = min(100, self._done * 100 // self.total)
+        return f"{human_size(self._done)} of {human_size(self.total)} ({share} %)"
+
+
+def caller_context(*, as_json: bool) -> CallerContext:
+    """Say where this command stands; one that answers *as_json* answers a program."""
+    return CallerContext(current_directory(), os.environ, is_program=as_json)
+
+
+class TerminalEvents(Unattended):
+    """Events of a command, on its terminal; a line of progress is gone at the end of the with statement."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._phase: tuple[str, int | None] | None = None
+        self._told = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.__exit__(kind, error, trace)
+
+    def note(self, text: str) -> None:
+        note(text)
+
+    def progress(self, done: int, total: int | None, what: str, *, in_bytes: bool = False) -> None:
+        if self._progress is None:
+            self._progress = Progress(what)
+        if not in_bytes:
+            self._progress(done, total or done)
+            return
+        if self._phase != (what, total) or done < self._told:
+            self._phase, self._told = (what, total), 0
+            self._progress.phase(what, total)
+        self._progress.advance(done - self._told)
+        self._told = done
+
+    def ask(self, prompt: Prompt) -> str | None:
+        if isinstance(prompt, SandboxPrompt):
+            return ask_which_sandbox(prompt) if can_ask() else None
+        return YES if confirmed(prompt.text) else NO
+
+    def interruptible(self) -> Interrupts:
+        return Interrupts()
+
+
+def ask_which_sandbox(prompt: SandboxPrompt) -> str:
+    """Return the name that is typed, or that the number typed stands for; or whatever else is typed."""
+    for number, one in enumerate(prompt.candidates, 1):
+        used = local_time(one.used)
+        note(f"  {number}  {one.name}  (last used {used}, of {quoted(one.workspace)})")
+    sys.stderr.write(f"{prompt.text} [1-{len(prompt.choices)}] ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    if answer in prompt.choices:
+        return answer
+    if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(prompt.choices):
+        return prompt.choices[int(answer) - 1]
+    return answer

@@ -1,21 +1,15 @@
 """`sandboxfs undo`: take a commit or a discard back."""
 
 import argparse
-import os
 
-from sandboxfs.changes.records import Record
-from sandboxfs.changes.site import Result
-from sandboxfs.changes.undo import UndoPlan, plan_undo, undo
-from sandboxfs.cli import output, plans
-from sandboxfs.cli.bench import Bench, bench
-from sandboxfs.cli.confirming import check_can_ask, confirmed
-from sandboxfs.cli.interrupts import Interrupts
-from sandboxfs.cli.live import selected
+from sandboxfs.cli import output, text
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.progress import Progress
-from sandboxfs.cli.record_list import listed, opened_records
-from sandboxfs.cli.trouble import conflict_error, told
-from sandboxfs.errors import CommitConflict, DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
+from sandboxfs.cli.terminal import TerminalEvents, caller_context, check_can_ask
+from sandboxfs.errors import CommitConflict, DaemonLost, NoSuchSandbox, SandboxBusy
+from sandboxfs.paths import invisible_in, quoted
+from sandboxfs.service.events import Prompt
+from sandboxfs.service.records import RecordList, records
+from sandboxfs.service.undo import UndoPreview, UndoPrompt, UndoRequest, UndoResult, undo
 
 DESCRIPTION = """\
 Take the last commit or discard back, or the one with the given number: the workspace gets
@@ -54,82 +48,88 @@ def parser() -> Parser:
 
 def run(words: list[str]) -> int:
     arguments = parser().parse_args(words, namespace=Arguments())
-    store, sandbox = selected(arguments.sandbox)
+    caller = caller_context(as_json=arguments.json)
     if arguments.list:
-        with opened_records(store.places(sandbox.name)) as records:
-            listed(sandbox.name, records, as_json=arguments.json)
+        _show_records(records(arguments.sandbox, caller, TerminalEvents()), as_json=arguments.json)
         return 0
-    if not arguments.dry_run:
-        check_can_ask("undo", yes=arguments.yes, as_json=arguments.json)
-    with bench(store, sandbox) as held, told("undo"), _record(held, arguments.number) as record:
-        return _undo(held, arguments, plan_undo(held.site, record))
+    request = UndoRequest(
+        arguments.sandbox, arguments.number, dry_run=arguments.dry_run, confirmed=arguments.yes
+    )
+    with text.conflicts_told():
+        with _UndoEvents(as_json=arguments.json) as events:
+            result = undo(request, caller, events)
+        _show(result, as_json=arguments.json)
+        result.check()
+    return EXIT_DECLINED if result.declined else 0
 
 
-def _record(held: Bench, number: int | None) -> Record:
-    """Open the record that is meant."""
-    if number is None:
-        number = next((record.number for record in held.site.records.each() if record.stands), None)
-        if number is None:
-            raise UsageError("there is no commit or discard to take back")
-    record = held.site.records.open(number)
-    if record is None:
-        raise UsageError(f"there is no record {number}", hint="see 'sandboxfs undo --list'")
-    if not record.stands:
-        word = "was taken back already" if record.has("undone") else "cannot be taken back"
-        record.close()
-        raise UsageError(f"{record.about.kind} {number} {word}", hint="see 'sandboxfs undo --list'")
-    return record
+class _UndoEvents(TerminalEvents):
+    """Shows what will be taken back before it asks."""
 
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
 
-def _undo(held: Bench, arguments: Arguments, plan: UndoPlan) -> int:
-    what = f"{plan.record.about.kind} {plan.record.number}"
-    if arguments.dry_run:
-        _show(held, arguments, plan)
-    elif not plan.is_empty:
-        if not arguments.yes:
-            for line in _lines(plan, plans.MOST):
+    def ask(self, prompt: Prompt) -> str | None:
+        if isinstance(prompt, UndoPrompt) and prompt.preview is not None:
+            check_can_ask("undo", as_json=self._as_json)
+            for line in _lines(prompt.preview):
                 output.note(line)
-            if not confirmed(f"Take back {what}?"):
-                output.note("nothing was changed")
-                return EXIT_DECLINED
-        with Progress("taking back") as progress, Interrupts() as interrupts:
-            result = undo(held.site, plan, progress=progress, between=interrupts.hold)
-        _tell(held, arguments, plan, result)
-    if plan.left:
-        hint = "everything else is taken back" if not plan.is_empty else "nothing was changed"
-        raise conflict_error(f"take back {what} at", plan.left, hint if not arguments.dry_run else "")
-    return 0
+        return super().ask(prompt)
 
 
-def _lines(plan: UndoPlan, most: int | None = None) -> list[str]:
-    shown = [f"  {plans.name_of(path)}  ({kind})" for path, kind in plan.changes[:most]]
-    if most is not None and len(plan.changes) > most:
-        shown.append(f"  … and {len(plan.changes) - most:,} more; --dry-run shows all")
-    return [*shown, plans.changes(len(plan.changes)) + " to take back"]
+def _lines(preview: UndoPreview, *, whole: bool = False) -> list[str]:
+    """What is taken back: the *whole* of it with its sandbox, else what fits before a question."""
+    most = None if whole else text.MOST
+    shown = [f"  {text.name_of(path)}  ({kind})" for path, kind in preview.changes[:most]]
+    if most is not None and len(preview.changes) > most:
+        shown.append(f"  … and {len(preview.changes) - most:,} more; --dry-run shows all")
+    total = text.changes(len(preview.changes)) + " to take back"
+    return [*shown, f"{total}, {_whose(preview)}" if whole else total]
 
 
-def _described(held: Bench, plan: UndoPlan, record: int | None) -> dict[str, object]:
-    return {
-        "name": held.sandbox.name,
-        "record": record,
-        "undone": plan.record.number,
-        "kind": plan.record.about.kind,
-        "changes": [{"path": os.fsdecode(path), "kind": kind} for path, kind in plan.changes],
-        "left": [{"path": os.fsdecode(path), "why": why} for path, why in plan.left],
-    }
+def _whose(preview: UndoPreview) -> str:
+    return f"{preview.kind} {preview.number} of sandbox {output.named(preview)}"
 
 
-def _show(held: Bench, arguments: Arguments, plan: UndoPlan) -> None:
-    if arguments.json:
-        output.document(_described(held, plan, None) | {"dry_run": True})
+def _show(result: UndoResult, *, as_json: bool) -> None:
+    preview = result.preview
+    if result.declined:
+        output.note(f"nothing was changed: sandbox {output.named(preview)}")
+    elif result.record is None and not result.dry_run:
+        # Nothing is left to be taken back; what was left alone is the error.
         return
-    for line in _lines(plan):
-        output.data(line)
+    elif as_json:
+        output.document(result.as_json())
+    elif result.dry_run:
+        for line in _lines(preview, whole=True):
+            output.data(line)
+    else:
+        output.note(f"took back {_whose(preview)}: {text.changes(len(preview.changes))}")
 
 
-def _tell(held: Bench, arguments: Arguments, plan: UndoPlan, result: Result) -> None:
-    if arguments.json:
-        output.document(_described(held, plan, result.number) | {"dry_run": False})
+def _show_records(found: RecordList, *, as_json: bool) -> None:
+    """Show all records, newest first."""
+    if as_json:
+        output.document(found.as_json())
         return
-    about = plan.record.about
-    output.note(f"took back {about.kind} {plan.record.number}: {plans.changes(len(plan.changes))}")
+    if not found.records:
+        output.note("nothing was committed or discarded yet")
+        return
+    rows = [
+        [
+            str(record.number),
+            record.kind,
+            output.local_time(record.created),
+            record.state,
+            text.changes(record.count),
+            _on_one_line(record.message or ""),
+        ]
+        for record in found.records
+    ]
+    output.table(["ID", "WHAT", "WHEN", "STATE", "CHANGES", "MESSAGE"], rows)
+
+
+def _on_one_line(message: str) -> str:
+    """Show *message* plainly where that is safe on a terminal, quoted where it is not."""
+    return message if message.isprintable() and not invisible_in(message) else quoted(message)

@@ -1,19 +1,17 @@
-"""Which home does a confined program have, and what of the user's own is never shown?
+"""The home of a confined program, and the secret places of the user's own that are never shown.
 
 `private` is an empty directory that lasts for the sandbox; `cow` is the user's own, copy-on-write, with the
 places below hidden; `none` is no home at all.
 """
 
 import os
-import pwd
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from sandboxfs.confine.system import IMPOSSIBLE, System
+from sandboxfs.confine.mounts import IMPOSSIBLE, System
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
-from sandboxfs.policy.model import Kind, Mode, Rule, Source
+from sandboxfs.policy.model import Mode, Rule, RuleSource, SourceKind
 
 NOWHERE = Path("/nonexistent")
 _OPTIONAL = Path("/opt")
@@ -144,17 +142,6 @@ class Home(StrEnum):
     NONE = "none"
 
 
-def home_directory(environment: Mapping[str, str]) -> Path:
-    """Return the user's home, resolved; it need not exist."""
-    given = environment.get("HOME", "")
-    if not given.startswith("/"):
-        try:
-            given = pwd.getpwuid(os.getuid()).pw_dir
-        except KeyError:
-            given = "/"
-    return Path(os.path.realpath(given))
-
-
 def check_private_home(home: Path, system: System) -> None:
     """Refuse a *home* in whose place nothing can be put, or that would cover programs or what they need."""
     if home in IMPOSSIBLE or home.is_relative_to("/proc"):
@@ -184,12 +171,25 @@ def secret_rules(home: Path, workspace: Path) -> tuple[Rule, ...]:
     # Imported here: most runs have no need for it.
     from sandboxfs.policy.sources import rule_for_path
 
-    source = Source(Kind.USER, "--home cow")
     named = dict.fromkeys(
         spelling
         for place in SECRET_PLACES
         for spelling in (str(home / place), os.path.realpath(home / place))
         if Path(spelling).is_relative_to(workspace)
     )
+    source = RuleSource(SourceKind.USER, "--home cow")
     rules = (rule_for_path(spelling, Mode.HIDE, source, str(workspace)) for spelling in named)
+    return tuple(rule for rule in rules if rule is not None)
+
+
+def secrets_of_the_machine(system: System, workspace: Path) -> tuple[Rule, ...]:
+    """Return the rules that hide what only root may read of *system* in a view of *workspace*."""
+    secrets = (*system.secret_files, *system.secret_directories)
+    inside = [str(path) for path in secrets if workspace in path.parents]
+    if not inside:
+        return ()
+    from sandboxfs.policy.sources import rule_for_path
+
+    source = RuleSource(SourceKind.USER, "secrets of the machine")
+    rules = (rule_for_path(path, Mode.HIDE, source, str(workspace)) for path in inside)
     return tuple(rule for rule in rules if rule is not None)

@@ -1,25 +1,111 @@
-"""How does the command stand by while the program runs?
+"""Supervisor: forks the process that starts a program; signals, job control and status until its end.
 
-The other half of the starter: it forks the process that becomes it, carries signals to the program and its
-stops and end back, lends the terminal, and carries bytes where the program may not have a descriptor itself.
-When the terminal goes away and the program does not, it ends everything.
-When it is killed at any moment, the starter finds its channel closed and ends everything.
+The other half of the starter: the supervisor forks the process that becomes the starter (`enter`), carries
+signals to the program and its stops and end back, lends the terminal, and carries bytes where the program may
+not have a descriptor itself. When the terminal goes away, or SIGTERM comes, and the program does not end, it
+ends everything. When it is killed at any moment, the starter finds its channel closed and ends everything.
+
+Job control: a job-control shell gives the terminal to one process group at a time. The command lends the
+terminal to the program's group and takes it back, so that keys, signals and full-screen modes reach the
+program as they would without us.
 """
 
 import os
 import select
 import signal
 import socket
+import termios
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import FrameType
 from typing import NoReturn
 
-from sandboxfs.confine.relays import Relays
-from sandboxfs.confine.starter import Orders
-from sandboxfs.confine.terminal import Terminal
+from sandboxfs.confine.enter import entrance
+from sandboxfs.confine.init import InitOrders
+from sandboxfs.confine.program_values import ConfinedProgram, ProgramEnd
+from sandboxfs.confine.stdio import StreamRelays
+
+# What stops every process of a job when it comes from the terminal.
+_FOR_THE_JOB = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+
+
+class ControllingTerminal:
+    """The controlling terminal of this process, if it has one."""
+
+    def __init__(self) -> None:
+        self._modes: list[int | list[bytes | int]] | None = None
+        self.lent = False
+        try:
+            self.descriptor = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            self.descriptor = -1
+        if self.is_ours:
+            with suppress(termios.error):
+                self._modes = termios.tcgetattr(self.descriptor)
+
+    @property
+    def exists(self) -> bool:
+        return self.descriptor >= 0
+
+    @property
+    def is_ours(self) -> bool:
+        """Say whether our process group is the one in the foreground."""
+        if not self.exists:
+            return False
+        try:
+            return os.tcgetpgrp(self.descriptor) == os.getpgrp()
+        except OSError:
+            return False
+
+    @property
+    def is_gone(self) -> bool:
+        """Say whether there was a terminal and it has been closed."""
+        poll = select.poll()
+        if self.exists:
+            poll.register(self.descriptor, 0)
+        return bool(poll.poll(0))
+
+    def take_back(self, *, mend: bool) -> None:
+        """Take a terminal that was lent back; *mend* its modes when the program had no chance to."""
+        if not self.lent:
+            return
+        self.lent = False
+        with _unmoved_by(signal.SIGTTOU), suppress(OSError, termios.error):
+            os.tcsetpgrp(self.descriptor, os.getpgrp())
+            if mend and self._modes is not None:
+                termios.tcsetattr(self.descriptor, termios.TCSADRAIN, self._modes)
+
+    def stop_too(self, number: int) -> None:
+        """Stop as the program was stopped by signal *number*; return when somebody continues us.
+
+        Never by SIGSTOP, which would also stop a command that no shell waits for.
+        """
+        self.lent = False
+        job = number in _FOR_THE_JOB
+        number = number if job else signal.SIGTSTP
+        before = signal.signal(number, signal.SIG_DFL)
+        if job:
+            os.killpg(0, number)
+        else:
+            os.kill(os.getpid(), number)
+        signal.signal(number, before)
+
+    def close(self) -> None:
+        if self.exists:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+@contextmanager
+def _unmoved_by(number: signal.Signals) -> Iterator[None]:
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
 
 FORWARDED = (
     signal.SIGHUP,
@@ -31,32 +117,8 @@ FORWARDED = (
     signal.SIGTSTP,
 )
 _NOTED = (signal.SIGCHLD, signal.SIGCONT)
-# So many seconds has a program to end after its terminal was closed.
-_GRACE = 5.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: with the wait *status* of the program, or without its having run.
-
-    *stage* and *error* say what failed: to `confine`, to `enter` the directory or to `start`; both are empty
-    when the starter itself never spoke. *lost* when the program was ended because its view had died, *held*
-    when something still had its output open after all of it had ended.
-    """
-
-    status: int | None = None
-    stage: str = ""
-    error: int = 0
-    detail: str = ""
-    lost: bool = False
-    held: bool = False
-    had_terminal: bool = False
-
-    @property
-    def signalled(self) -> int | None:
-        """The signal that ended the program."""
-        ended = self.status is not None and os.WIFSIGNALED(self.status)
-        return os.WTERMSIG(self.status) if ended and self.status is not None else None
+# So many seconds has a program to end after its terminal was closed, or after SIGTERM.
+_GRACE = {signal.SIGHUP: 5.0, signal.SIGTERM: 10.0}
 
 
 def ignored_signals() -> list[int]:
@@ -65,36 +127,25 @@ def ignored_signals() -> list[int]:
 
 
 class Supervisor:
-    """Runs one program. *become* turns a forked child into its starter; *watched* are the view's daemons."""
+    """Runs one program. Forks and handles signals: for a process with one thread, its main one."""
 
-    def __init__(
-        self,
-        orders: Callable[[bool, bool], Orders],
-        become: Callable[[int, Orders], NoReturn],
-        watched: Iterable[int] = (),
-        *,
-        relayed: bool = True,
-    ) -> None:
-        """Prepare; *orders* is told whether there is a terminal and whether it is ours to lend.
-
-        *become* gets the descriptor of the starter's end of the channel. *watched* are pidfds.
-        """
-        self._terminal = Terminal()
-        self._relays = Relays() if relayed else None
-        self._orders = orders
-        self._become = become
-        self._watched = list(watched)
+    def __init__(self, program: ConfinedProgram) -> None:
+        self._program = program
+        self._terminal = ControllingTerminal()
+        self._relays = StreamRelays() if program.relayed else None
+        self._become = entrance(program)
         self._received = b""
-        self._outcome = Outcome()
-        # When the program must have ended, once its terminal is gone.
+        self._outcome = ProgramEnd()
+        # When the program must have ended, once its terminal is gone or it was told to, and by which signal.
         self._deadline: float | None = None
+        self._told = signal.SIGHUP
 
-    def run(self, meanwhile: Callable[[], object] | None = None) -> Outcome:
+    def run(self, meanwhile: Callable[[], object] | None = None) -> ProgramEnd:
         """Run the program to its end; *meanwhile* is called once, while it starts."""
         ours, theirs = socket.socketpair()
         self._channel = ours.detach()
         lend = self._terminal.is_ours
-        orders = self._orders(self._terminal.exists, lend)
+        orders = self._orders(lend=lend)
         before = {number: signal.getsignal(number) for number in (*FORWARDED, *_NOTED)}
         child = os.fork()
         if child == 0:
@@ -114,7 +165,17 @@ class Supervisor:
             self._terminal.close()
         return self._outcome
 
-    def _start(self, theirs: int, orders: Orders) -> NoReturn:
+    def _orders(self, *, lend: bool) -> InitOrders:
+        return InitOrders(
+            list(map(os.fsencode, self._program.command)),
+            {os.fsencode(name): os.fsencode(value) for name, value in self._program.environment.items()},
+            os.fsencode(self._program.directory),
+            terminal=self._terminal.exists,
+            foreground=lend,
+            ignored=ignored_signals(),
+        )
+
+    def _start(self, theirs: int, orders: InitOrders) -> NoReturn:
         """In the child: become the starter, never come back."""
         try:
             os.close(self._channel)
@@ -137,7 +198,7 @@ class Supervisor:
             if number not in ignored:
                 signal.signal(number, _nothing)
         poll = select.poll()
-        for descriptor in (self._channel, waking, *self._watched):
+        for descriptor in (self._channel, waking, *self._program.watched):
             poll.register(descriptor, select.POLLIN)
         if self._relays is not None:
             self._relays.register(poll)
@@ -167,7 +228,7 @@ class Supervisor:
             elif descriptor == waking:
                 for number in os.read(waking, 4096):
                     self._pass_on(number)
-            elif descriptor in self._watched:
+            elif descriptor in self._program.watched:
                 self._lose()
                 return False
             elif descriptor == self._terminal.descriptor:
@@ -180,10 +241,10 @@ class Supervisor:
         return True
 
     def _end_overdue(self) -> bool:
-        """End a program that has had its time since its terminal went away; False when it may go on."""
+        """End a program that has had its time to end by itself; False when it may go on."""
         if self._deadline is None or time.monotonic() < self._deadline:
             return False
-        self._outcome = Outcome(status=signal.SIGHUP)
+        self._outcome = ProgramEnd(status=self._told)
         os.close(self._channel)
         return True
 
@@ -198,7 +259,9 @@ class Supervisor:
                 # It has been told.
                 return
             if self._terminal.is_gone:
-                self._deadline = time.monotonic() + _GRACE
+                self._expect_end(signal.SIGHUP)
+        elif number == signal.SIGTERM and self._deadline is None:
+            self._expect_end(signal.SIGTERM)
         if number in FORWARDED:
             self._say(b"signal %d" % number)
         elif number == signal.SIGCONT:
@@ -206,9 +269,13 @@ class Supervisor:
             self._terminal.lent = self._terminal.is_ours
             self._say(b"continue %d" % self._terminal.lent)
 
+    def _expect_end(self, told: signal.Signals) -> None:
+        self._told = told
+        self._deadline = time.monotonic() + _GRACE[told]
+
     def _lose(self) -> None:
-        """The view has died. The starter ends everything when nobody listens."""
-        self._outcome = Outcome(lost=True)
+        """A watched descriptor says that the program must not go on: the starter ends all when left alone."""
+        self._outcome = ProgramEnd(lost=True)
         os.close(self._channel)
 
     def _listen(self) -> bool:
@@ -226,15 +293,21 @@ class Supervisor:
     def _hear(self, line: bytes) -> None:
         word, _, rest = line.partition(b" ")
         if word == b"stopped":
+            if not self._terminal.exists:
+                # Without job control only the program stops, until somebody continues it.
+                return
             self._terminal.stop_too(int(rest))
             self._terminal.lent = self._terminal.is_ours
             self._say(b"continue %d" % self._terminal.lent)
         elif word == b"ended":
-            self._outcome = Outcome(status=int(rest), had_terminal=self._terminal.lent)
+            offline = self._outcome.offline
+            self._outcome = ProgramEnd(status=int(rest), had_terminal=self._terminal.lent, offline=offline)
+        elif word == b"offline":
+            self._outcome = ProgramEnd(offline=True)
         elif word == b"failed":
             error, _, more = rest.partition(b" ")
             stage, _, detail = more.partition(b" ")
-            self._outcome = Outcome(
+            self._outcome = ProgramEnd(
                 stage=stage.decode(), error=int(error), detail=detail.decode(errors="replace")
             )
 

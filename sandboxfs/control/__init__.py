@@ -1,1 +1,1 @@
-"""How do programs ask? Finding, starting and ending what serves a sandbox."""
+"""Control of a daemon: messages, the client, and starting a daemon."""

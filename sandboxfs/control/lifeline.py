@@ -1,8 +1,9 @@
-"""How does a daemon know that nobody needs it any more?
+"""Lifeline: a FIFO by which a daemon learns that no run uses its view any more.
 
-`run` serves a view for as long as a run uses it. Every run holds the sandbox's lifeline, a FIFO, open for
-writing; the daemon reads, and when the last writer has gone, however it went, the kernel tells. Nothing is
-ever written to it. A daemon started by `mount` has none and stays until it is unmounted.
+A daemon started by `run` serves its view for as long as a run uses the view. Every run holds the lifeline
+open for writing, the daemon for reading. When the last writer has gone, however that run ended, the kernel
+tells the reader. Nothing is ever written. A daemon started by `mount` has no lifeline and stays until its
+view is unmounted.
 """
 
 import errno
@@ -23,9 +24,9 @@ def _closing(path: Path) -> Path:
 
 
 def make_lifeline(path: Path) -> tuple[int, int]:
-    """Make a lifeline at *path* in place of an old one; return the daemon's end and the one to hold.
+    """Make a lifeline at *path* in place of an old one; return the daemon's end and the end to hold.
 
-    The caller has the sandbox's lock.
+    The caller holds the sandbox's lock.
     """
     for old in (path, _closing(path)):
         with suppress(FileNotFoundError):
@@ -40,25 +41,26 @@ def make_lifeline(path: Path) -> tuple[int, int]:
 
 
 def hold(path: Path) -> int | None:
-    """Hold the lifeline at *path* too; None when the daemon has none, or is about to end."""
+    """Hold the lifeline at *path* too; None when the daemon has no lifeline, or is about to end."""
     try:
         return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
-        # ENXIO: one that a daemon which died has left.
+        # ENXIO: a FIFO without a reader, left by a daemon that died.
         if error.errno in (errno.ENOENT, errno.ENXIO):
             return None
         raise
 
 
 def is_ending(path: Path) -> bool:
-    """Say whether the daemon has found itself alone and is about to end."""
+    """Say whether the daemon has seen the last run go and is about to end."""
     return os.path.lexists(_closing(path))
 
 
 def nobody_holds(reading: int, path: Path) -> bool:
-    """Settle, in the daemon, that nobody holds the lifeline; then nobody can take hold of it any more.
+    """Say, in the daemon, whether no run holds the lifeline; if so, no run can open the lifeline any more.
 
-    Called when the last writer has gone. Somebody may just be coming: the name is taken away first.
+    Called when the last writer has gone. A new run may open the FIFO at the same moment: so the FIFO is
+    renamed first, then polled, and gets its name back when there is a writer.
     """
     with suppress(FileNotFoundError):
         path.rename(_closing(path))

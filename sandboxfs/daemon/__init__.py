@@ -1,1 +1,1 @@
-"""Who is serving? One process, one sandbox, one mount."""
+"""The daemon: one process serves one sandbox at one mount."""

@@ -1,6 +1,6 @@
 """The process that serves one sandbox: `python -m sandboxfs.daemon`.
 
-Started by sandboxfs itself, never by hand.
+sandboxfs itself starts the daemon; a person never does.
 """
 
 import gc
@@ -10,10 +10,10 @@ from typing import NoReturn
 
 
 def run() -> NoReturn:
-    """End at once when done: taking a large interpreter apart would only keep waiting whoever unmounted."""
-    # What is imported is no garbage; looking for some takes a tenth of the time. `serve` has it looked for.
+    """Serve, then exit at once: tearing a large interpreter down would only delay the unmounting command."""
+    # Imported modules are no garbage; collecting takes a tenth of the time. `serve` turns the collector on.
     gc.disable()
-    from sandboxfs.daemon.entry import main
+    from sandboxfs.daemon.main import main
 
     code = main()
     sys.stdout.flush()

@@ -1,1 +1,1 @@
-"""How does the kernel ask? The only package that knows pyfuse3."""
+"""The FUSE side: the kernel's requests and notifications. The only package that knows pyfuse3."""

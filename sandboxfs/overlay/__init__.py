@@ -1,1 +1,1 @@
-"""What does the sandbox see? The merged tree, copy-up, inodes and handles."""
+"""The view that the sandbox sees: the merged tree, copy-up, inodes and handles."""

@@ -1,30 +1,30 @@
-"""What are an inode's attributes, and how are they changed?
+"""Attributes of inodes, extended ones included: reading and changing.
 
-A change of a lower entry copies it up first. An open file is asked through its descriptor, so that one
-without a name still answers.
+A change of a lower entry copies the entry up first. Attributes of an open file are read through its
+descriptor, so that a file without a name still answers.
 """
 
 import errno
 import os
 import stat
 
-from sandboxfs.layers import marks
-from sandboxfs.layers.hostobject import Held, HostObject, Named
+from sandboxfs.hostfs.copy import is_private
+from sandboxfs.hostfs.directory import Held, HostObject, Named
 from sandboxfs.overlay.copy_up import CopyUp
-from sandboxfs.overlay.filesystem import AttributeChange, Entry, Lasting
-from sandboxfs.overlay.merge import Merge
-from sandboxfs.overlay.node import Directory, Node
-from sandboxfs.overlay.stack import by_its_name, host_error, stale
+from sandboxfs.overlay.filesystem import AttributeChange, Entry, Lasting, by_its_name, host_error, stale
+from sandboxfs.overlay.lookup import Lookup
+from sandboxfs.overlay.nodes import SET_ID, Directory, Node
+from sandboxfs.upper import marks
 
 CAPABILITY = b"security.capability"
 
 _BRIEFLY, _WATCHED, _LONG = Lasting.BRIEFLY, Lasting.WATCHED, Lasting.LONG
 
 
-class Attributes:
+class InodeAttributes:
     """Reads and changes attributes and extended attributes."""
 
-    def __init__(self, merge: Merge, copy_up: CopyUp) -> None:
+    def __init__(self, merge: Lookup, copy_up: CopyUp) -> None:
         self._merge = merge
         self._index = merge.stack.index
         self._copy_up = copy_up
@@ -32,7 +32,7 @@ class Attributes:
     # Reading
 
     def status(self, node: Node) -> os.stat_result:
-        """The host's status of a node; ESTALE when another object has taken its place."""
+        """The host's status of a node; ESTALE when another object has taken the node's place."""
         if isinstance(node, Directory):
             return self._directory_status(node)
         if node.opened is not None:
@@ -49,7 +49,7 @@ class Attributes:
         if directory.gone is not None:
             return directory.gone
         if directory.held is not None:
-            # Most that are asked for: the kernel asks again after each change in it.
+            # The usual case: the kernel asks for a directory's attributes after each change in it.
             return os.fstat(directory.held.fd)
         if directory.sealed is not None:
             return directory.sealed
@@ -67,14 +67,14 @@ class Attributes:
             nlink = 0
         elif nlink > 1 or node.indexed:
             nlink = self._links(node, nlink)
-        # A name of an indexed file may be one that the workspace has, and the host may take away.
+        # The host may remove a workspace name of an indexed file.
         if node.upper and not node.indexed:
             return Entry(node.ino, status, nlink, _LONG, _LONG)
         parent = node.parent
         if parent is None or not (parent.steady or parent.noticed):
             return Entry(node.ino, status, nlink, _BRIEFLY, _BRIEFLY)
         watched = (
-            # Written through another name, it would change without a word.
+            # A write through another name would send no event.
             status.st_nlink == 1
             and not node.indexed
             and node.gone is None
@@ -93,11 +93,11 @@ class Attributes:
             return Entry(directory.ino, status, nlink, _LONG, _LONG)
         if directory.parent is None or not directory.parent.noticed:
             return Entry(directory.ino, status, nlink, _BRIEFLY, _BRIEFLY)
-        # What is made and removed in it shows in its times; only its own watch tells.
+        # Creating and removing entries changes a directory's times; only the directory's own watch tells.
         return Entry(directory.ino, status, nlink, _LONG, _LONG if directory.steady else _BRIEFLY)
 
     def _is_in_place(self, node: Node) -> bool:
-        """Whether an open file is still where it is watched, and not elsewhere since the host moved it."""
+        """Whether an open file is still at its watched place, not moved elsewhere by the host."""
         try:
             directory, name = self._copy_up.location(node)
             status = directory.stat(name)
@@ -121,12 +121,14 @@ class Attributes:
     # Changing
 
     def change(self, node: Node, change: AttributeChange) -> None:
-        """Apply everything but the size, which is the business of open files."""
+        """Apply every change but that of the size, which `Files` makes."""
         target = self._upper_object(node)
         if change.uid is not None or change.gid is not None:
             target.chown(-1 if change.uid is None else change.uid, -1 if change.gid is None else change.gid)
         if change.mode is not None and node.kind != stat.S_IFLNK:
             target.chmod(stat.S_IMODE(change.mode))
+            if node.opened is not None:
+                node.opened.set_id = change.mode & SET_ID
         atime, mtime = change.atime_ns, change.mtime_ns
         if atime is None and mtime is None:
             return
@@ -139,10 +141,10 @@ class Attributes:
     # Extended attributes
 
     def getxattr(self, node: Node, attribute: bytes) -> bytes:
-        if marks.is_private(attribute):
+        if is_private(attribute):
             raise host_error(errno.ENODATA)
         if attribute == CAPABILITY and node.opened is not None and node.opened.bare:
-            # The kernel asks for it before the first write to every new file.
+            # The kernel asks for capabilities before the first write to every new file.
             raise host_error(errno.ENODATA)
         try:
             return self._object(node).getxattr(attribute)
@@ -151,19 +153,20 @@ class Attributes:
 
     def listxattr(self, node: Node) -> list[bytes]:
         try:
-            return [a for a in self._object(node).listxattr() if not marks.is_private(a)]
+            return [a for a in self._object(node).listxattr() if not is_private(a)]
         except OSError as error:
             raise by_its_name(error) from None
 
     def setxattr(self, node: Node, attribute: bytes, value: bytes, flags: int) -> None:
-        if marks.is_private(attribute):
+        if is_private(attribute):
             raise host_error(errno.EPERM)
         if flags:
-            # Asked first: what must fail must not copy up.
+            # Checked first: a call that must fail must not copy up.
             self._check_presence(node, attribute, flags)
         if node.opened is not None:
             node.opened.bare = False
         self._upper_object(node).setxattr(attribute, value, flags)
+        _forget_default_list(node)
 
     def _check_presence(self, node: Node, attribute: bytes, flags: int) -> None:
         try:
@@ -176,12 +179,13 @@ class Attributes:
                 raise host_error(errno.EEXIST)
 
     def removexattr(self, node: Node, attribute: bytes) -> None:
-        # Asked first: removing what is not there must not copy up.
+        # Read first: removing an absent attribute must not copy up.
         self.getxattr(node, attribute)
         self._upper_object(node).removexattr(attribute)
+        _forget_default_list(node)
 
     def _upper_object(self, node: Node) -> HostObject:
-        """The node's host object, copied up if need be."""
+        """The node's host object, copied up where necessary."""
         if isinstance(node, Directory):
             self._copy_up.directory(node)
         else:
@@ -198,3 +202,8 @@ class Attributes:
         fds = self._merge.fds
         directory = fds.upper(node) if node.upper else fds.lower(node.lowers[0])
         return Held(directory.fd, directory)
+
+
+def _forget_default_list(node: Node) -> None:
+    if isinstance(node, Directory):
+        node.default_list = None

@@ -1,46 +1,52 @@
-"""What does the policy say about this inode, or this name?
+"""Cache of policy decisions, per inode and name; of one generation of the policy.
 
-A decision belongs to a path. For each inode that the kernel remembers, the state of the compiled policy at
-its path is kept, worked out once from its directory's state and its name, until the policy or the path
-changes. A file with several names is treated as the strictest of those that are known.
+A decision belongs to a path; a new policy empties the cache. For each inode that the kernel remembers, the
+state of the compiled policy at the inode's path is kept, worked out once from the state of its directory and
+its name, until the policy or the path changes. A file with several names gets the strictest state of those
+known. A directory that a redirect shows at another path than in the workspace is judged by both paths, as is
+everything in it: the stricter decides. So a redirect shows nothing that a rule hides or denies at the
+redirect's source, whichever program wrote the redirect, and whichever rules held then.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, Tree
+from sandboxfs.overlay.asking import Person
+from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, LocatedFilesystem, Seen
 from sandboxfs.policy.compiled import Compiled, State, settle
-from sandboxfs.policy.model import Access, Decision, Mode, Needs
+from sandboxfs.policy.model import Access, Decision, Mode, RuleCondition, Ruling
 
 _OUT_OF_SIGHT = (Mode.HIDE, Mode.DENY)
-# What `Journal.record` is told.
+_NOWHERE: list[tuple[int, bytes]] = []
+# The arguments of `Journal.record`.
 _Note = tuple[str, Access, bytes, bytes | None, Decision, Caller, int]
 
 
 class PolicyDenied(OSError):
-    """A rule refused; the errno is what the caller gets."""
+    """A rule refused; the caller gets the errno."""
 
     def __init__(self, number: int, decision: Decision) -> None:
         super().__init__(number, os.strerror(number))
         self.decision = decision
 
 
-class Shown(NamedTuple):
-    """An inode that the kernel may be showing, and the directory and name of each place it is shown at."""
+class ShownInode(NamedTuple):
+    """An inode that the kernel may be showing, and the directory and name of each of its places."""
 
     ino: int
     places: list[tuple[int, bytes]]
 
 
 class Journal(Protocol):
-    """Where decisions are recorded: *error* is 0 for one that allowed. Must not wait for anything."""
+    """Records decisions: *error* is 0 for one that allowed. Recording must not wait for anything."""
 
     reads: bool
-    """Whether looking is to be recorded too."""
+    """Whether lookups and reads are recorded too."""
 
     def count_read(self, decision: Decision) -> None:
-        """Count a file that was opened to be read, where that is all that is wanted of it."""
+        """Count a file that was opened for reading, where counting is enough."""
 
     def record(
         self,
@@ -55,32 +61,34 @@ class Journal(Protocol):
 
 
 class Notes(list[_Note]):
-    """Changes that were made and are recorded only when they have been answered."""
+    """Records of changes, written only after the changes have been answered."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__()
         self._journal = journal
 
     def settle(self) -> None:
-        """Record them."""
+        """Write the records."""
         while self:
             self._journal.record(*self.pop(0))
 
 
 class Decisions:
-    """The states of one tree under one policy at a time."""
+    """The policy states of one tree, under one policy at a time."""
 
-    def __init__(self, tree: Tree, policy: Compiled, journal: Journal) -> None:
+    def __init__(self, tree: LocatedFilesystem, policy: Compiled, journal: Journal) -> None:
         self._tree = tree
         self._policy = policy
         self.journal = journal
         self._states: dict[int, State] = {ROOT_INODE: policy.start}
         self.hides = _hides(policy)
-        self._covers = _covers(policy)
+        self.covers = _covers(policy)
+        self.asks = _asks(policy)
+        self.new_programs = policy.policy.new_program_rule
         self._record: Callable[[*_Note], None] = journal.record
 
     def defer(self) -> Notes:
-        """Have changes that were made recorded only when that is asked of what is given."""
+        """Collect the records of changes in the returned `Notes`, which writes them when asked."""
         notes = Notes(self.journal)
 
         def later(*note: *_Note) -> None:
@@ -89,29 +97,33 @@ class Decisions:
         self._record = later
         return notes
 
-    def replace(self, policy: Compiled) -> list[Shown]:
-        """Decide by another policy; what came into sight or went out of it."""
-        # Only these modes are about what the kernel may show; it asks before it opens or changes anything.
-        watched = self._covers or _covers(policy)
-        before = {ino: self.of(ino).decision.mode for ino in self._tree.inodes()} if watched else {}
+    def replace(self, policy: Compiled) -> list[ShownInode]:
+        """Decide by another policy from now on; the inodes that became visible or invisible."""
+        # Only these concern what the kernel shows; it asks before it opens or changes anything. Of files that
+        # the policy asks about, the kernel may have pages, and programs may have them open.
+        watched = self.covers or self.asks or _covers(policy) or _asks(policy)
+        before = {ino: _sight(self.of(ino)) for ino in self._tree.inodes()} if watched else {}
         self._policy = policy
         self._states = {ROOT_INODE: policy.start}
-        self._covers = _covers(policy)
+        self.covers = _covers(policy)
         self.hides = _hides(policy)
-        return [
-            Shown(ino, self._tree.places(ino))
-            for ino, mode in before.items()
-            if (now := self.of(ino).decision.mode) is not mode
-            and (now in _OUT_OF_SIGHT or mode in _OUT_OF_SIGHT)
-        ]
+        self.asks = _asks(policy)
+        self.new_programs = policy.policy.new_program_rule
+        changed = []
+        for ino, sight in before.items():
+            now = _sight(self.of(ino))
+            if now is not sight:
+                covered = now in _OUT_OF_SIGHT or sight in _OUT_OF_SIGHT
+                changed.append(ShownInode(ino, self._tree.places(ino) if covered else _NOWHERE))
+        return changed
 
-    def closed_by(self, policy: Compiled, inodes: Iterable[int]) -> list[Shown]:
-        """Those of *inodes* that could be written and could no longer be under another policy."""
+    def closed_by(self, policy: Compiled, inodes: Iterable[int]) -> list[ShownInode]:
+        """The members of *inodes* that could be written, and could no longer be under another policy."""
         other = Decisions(self._tree, policy, self.journal)
         return [
-            Shown(ino, [])
+            ShownInode(ino, [])
             for ino in inodes
-            if self.of(ino).decision.mode is Mode.RW and other.of(ino).decision.mode is not Mode.RW
+            if self.of(ino).decision.allows(Access.WRITE) and not other.of(ino).decision.is_free
         ]
 
     # States
@@ -132,9 +144,23 @@ class Decisions:
         state = self._policy.step(state, name, is_dir)
         return state if state.asks is None else settle(state, self._workspace_has(parent, name, at))
 
+    def moved(self, ino: int, state: State) -> State:
+        """The state of an inode whose name has *state*: judged by the sources of redirects as well."""
+        if self._tree.redirected:
+            for origin in self._tree.origins(ino):
+                state = self._policy.both(state, self._at_origin(origin))
+        return state
+
+    def _at_origin(self, path: bytes) -> State:
+        """The state of a workspace directory, which therefore meets all conditions of rules."""
+        state = self._policy.start
+        for name in path.split(b"/"):
+            state = settle(self._policy.step(state, name, True), lambda needs: True)
+        return state
+
     def learn(self, ino: int, state: State, *, alone: bool) -> None:
-        """Keep the state of an inode's name; one with other names than this is worked out when it is
-        asked."""
+        """Keep the state of an inode's only name; with several names (not *alone*), the state is worked out
+        when needed."""
         if alone:
             self._states[ino] = state
         else:
@@ -149,7 +175,7 @@ class Decisions:
         self._states = {ROOT_INODE: self._policy.start}
 
     def _work_out(self, ino: int) -> State:
-        # From the nearest directory whose state is known down: a loop, because trees can be deep.
+        # Down from the nearest directory with a known state: a loop, because trees can be deep.
         chain = [ino]
         while (places := self._tree.places(chain[-1])) and places[0][0] not in self._states:
             chain.append(places[0][0])
@@ -158,7 +184,7 @@ class Decisions:
         return self._state_at(ino)
 
     def _state_at(self, ino: int) -> State:
-        """The strictest state of an inode's names; the root's own where none is known."""
+        """The strictest state of an inode's names; the root's state where no name is known."""
         state = self._policy.start
         places = self._tree.places(ino)
         if places:
@@ -166,15 +192,18 @@ class Decisions:
             states = [self.child(parent, name, is_dir) for parent, name in places]
             state = states[0]
             for other in states[1:]:
-                if other.decision.mode.stricter_than(state.decision.mode):
-                    state = other
+                state = self._policy.both(state, other)
+            if is_dir:
+                state = self.moved(ino, state)
         self._states[ino] = state
         return state
 
-    def _workspace_has(self, parent: int, name: bytes, at: bytes | None) -> Callable[[Needs], bool]:
-        return lambda needs: self._tree.in_workspace(parent, name if needs is Needs.ENTRY else None, at)
+    def _workspace_has(self, parent: int, name: bytes, at: bytes | None) -> Callable[[RuleCondition], bool]:
+        return lambda needs: self._tree.in_workspace(
+            parent, name if needs is RuleCondition.ENTRY else None, at
+        )
 
-    # Asking about a name
+    # Decisions about a name
 
     def check(
         self,
@@ -186,15 +215,21 @@ class Decisions:
         caller: Caller,
         *,
         creating: bool = False,
+        ino: int | None = None,
     ) -> State:
-        """The state of a name that may be accessed so; raises otherwise."""
+        """The state of a name, if the policy allows the access; raises otherwise.
+
+        *ino* is the directory that has, or is about to have, the name.
+        """
         state = self._states.get(parent) or self._work_out(parent)
         if not state.quiet:
-            # What `child` does, in place: this is asked for every change.
+            # The same as `child`, written out: every change comes through here.
             state = self._policy.step(state, name, is_dir)
             if state.asks is not None:
                 state = settle(state, self._workspace_has(parent, name, None))
-        if not state.free and not state.decision.mode.allows(access):
+        if ino is not None:
+            state = self.moved(ino, state)
+        if not state.free and not state.decision.allows(access):
             raise self.refusal(op, access, parent, name, state, caller, creating=creating)
         return state
 
@@ -209,42 +244,118 @@ class Decisions:
         *,
         creating: bool = False,
     ) -> PolicyDenied:
-        """Record a refused access to a name; the error to raise."""
+        """Record a refused access to a name; gives the error to raise."""
         number = state.decision.errno(access, creating=creating)
         path = self._tree.path_to(parent, name)
         self.journal.record(op, access, path, None, state.decision, caller, number)
         return PolicyDenied(number, state.decision)
 
     def note(self, op: str, access: Access, parent: int, name: bytes, state: State, caller: Caller) -> None:
-        """Record a change that was made."""
+        """Record a finished change."""
         self._record(op, access, self._tree.path_to(parent, name), None, state.decision, caller, 0)
 
-    # Asking about an inode
+    # Decisions about an inode
 
     def check_inode(self, op: str, access: Access, ino: int, caller: Caller) -> State:
-        """The state of an inode that may be accessed so; raises otherwise."""
+        """The state of an inode, if the policy allows the access; raises otherwise."""
         state = self._states.get(ino) or self._work_out(ino)
-        if not state.free and not state.decision.mode.allows(access):
-            number = state.decision.errno(access)
-            self.journal.record(op, access, self._tree.path(ino), None, state.decision, caller, number)
-            raise PolicyDenied(number, state.decision)
+        if not state.free and not self.permits(state, access, ino):
+            raise self.refuse(op, access, ino, state.decision, caller)
         return state
 
+    def permits(self, state: State, access: Access, ino: int) -> bool:
+        """Whether an access to an inode happens at once. Reading what the sandbox itself made never asks."""
+        ruling = state.decision.ruling(access)
+        return ruling.permits or (
+            ruling is Ruling.ASK and access is Access.READ and self._tree.made_here(ino)
+        )
+
+    def refuse(self, op: str, access: Access, ino: int, decision: Decision, caller: Caller) -> PolicyDenied:
+        """Record a refused access to an inode; gives the error to raise."""
+        number = decision.errno(access)
+        self.journal.record(op, access, self._tree.path(ino), None, decision, caller, number)
+        return PolicyDenied(number, decision)
+
+    def asked_paths(self, ino: int, access: Access) -> tuple[bytes, ...]:
+        """The names of an inode about which a rule asks; all of them where it asks about none by its name."""
+        places = self._tree.places(ino)
+        asking = [
+            place for place in places if self.child(*place, False).decision.ruling(access) is Ruling.ASK
+        ]
+        paths = [self._tree.path_to(*place) for place in asking or places]
+        return tuple(sorted(paths)) or (self._tree.path(ino),)
+
+    def keep_covered(
+        self,
+        op: str,
+        seen: Seen,
+        old: State,
+        new: State,
+        names: tuple[bytes, bytes],
+        person: Person,
+        caller: Caller,
+    ) -> None:
+        """Raise where a file would get a name by which its content could be read or executed more freely.
+
+        *names* are the old and the new one.
+        """
+        if seen.is_dir:
+            return
+        access = self.uncovers(old, new, seen.ino, names, person)
+        if access is not None:
+            self.journal.record(op, access, names[0], None, old.decision, caller, errno.EACCES)
+            raise PolicyDenied(errno.EACCES, old.decision)
+
+    def uncovers(
+        self, old: State, new: State, ino: int, names: tuple[bytes, bytes], person: Person
+    ) -> Access | None:
+        """How a file's content could be used more freely by its new name than by its old one, if it could.
+
+        What the sandbox made itself may get any name: only the workspace's content is behind questions.
+        """
+        if old.free:
+            return None
+        access = old.decision.uncovered_by(new.decision)
+        if access is None and old.decision.asks is not None and not person.keeps_apart(*names):
+            access = old.decision.asks
+        return None if access is None or self._tree.made_here(ino) else access
+
+    def check_shown(self, op: str, ino: int, caller: Caller) -> State:
+        """The state of an inode whose names and attributes may be looked at; raises otherwise.
+
+        A rule that asks before content is read lets everybody see that the content is there.
+        """
+        state = self._states.get(ino) or self._work_out(ino)
+        if state.free or state.decision.ruling(Access.READ) is Ruling.ASK:
+            return state
+        return self.check_inode(op, Access.READ, ino, caller)
+
     def note_inode(self, op: str, access: Access, ino: int, state: State, caller: Caller) -> None:
-        """Record what was done to an inode."""
+        """Record a finished access to an inode."""
         self._record(op, access, self._tree.path(ino), None, state.decision, caller, 0)
 
     def note_move(self, path: bytes, parent: int, name: bytes, state: State, caller: Caller) -> None:
-        """Record that what was at *path* is now at a name."""
+        """Record that the entry from *path* is now at a name of *parent*."""
         to = self._tree.path_to(parent, name)
         self._record("rename", Access.WRITE, path, to, state.decision, caller, 0)
 
 
+def _sight(state: State) -> Mode | None:
+    """The mode that keeps a path or its content out of sight, None for one in sight."""
+    mode = state.decision.reading.mode
+    return mode if mode in _OUT_OF_SIGHT or mode is Mode.ASK else None
+
+
+def _asks(policy: Compiled) -> bool:
+    """Whether any rule may ask before a file is read."""
+    return policy.policy.enabled and any(rule.mode is Mode.ASK for rule in policy.policy.rules)
+
+
 def _hides(policy: Compiled) -> bool:
-    """Whether anything may be hidden at all."""
+    """Whether any rule may hide a name."""
     return policy.policy.enabled and any(rule.mode is Mode.HIDE for rule in policy.policy.rules)
 
 
 def _covers(policy: Compiled) -> bool:
-    """Whether anything may be hidden or denied."""
+    """Whether any rule may hide or deny a name."""
     return policy.policy.enabled and any(rule.mode in _OUT_OF_SIGHT for rule in policy.policy.rules)

@@ -1,13 +1,19 @@
-"""How is an open file read and written?
+"""Open files: reading, writing, and how many one process may hold open.
 
-All handles of one inode share its descriptors (see `OpenFile`), which copy-up exchanges under them.
-Descriptors are opened without O_APPEND and O_TRUNC: the kernel turns appending into offsets, and truncating
-is done here after copy-up, which then copies no data.
+Each open inode takes a descriptor of the daemon, and the number of descriptors is limited for all processes
+together. A process that holds as many as are left for all others gets EMFILE; a process that holds few still
+gets some. No process can have too many before half of the descriptors are taken. From a quarter on, the
+process of each thread is looked up while the thread waits for its answer: later the thread may have ended.
 
-Who opens a file only to write it gains nothing from the kernel's pages. Where the kernel can be relied on
-(`Files.direct`), such a handle goes around them: then it does not ask for the file's capabilities before the
-first write, and holds nothing twice. Not where somebody has the file open for reading and writing, and may
-have mapped it: what is stored there at the same moment makes the kernel write an old page over the new bytes.
+All handles of one inode share its descriptors (see `OpenFile`), which copy-up exchanges under the handles.
+Descriptors are opened without O_APPEND and O_TRUNC: the kernel turns appending into offsets, and `Files`
+truncates after copy-up, which then copies no data.
+
+A program that opens a file only for writing gains nothing from the kernel's pages. Where the kernel is
+reliable (`Files.direct`), such a handle goes around the pages: then the kernel does not ask for the file's
+capabilities before the first write, and holds no data twice. A file that a program has open for reading and
+writing is excepted, because the program may have mapped the file: a store through the mapping at the same
+moment would make the kernel write an old page over the new bytes.
 """
 
 import errno
@@ -16,33 +22,90 @@ import stat
 from collections.abc import Callable
 from itertools import count
 
-from sandboxfs.layers.filesystems import is_in_memory
-from sandboxfs.layers.hostdir import unlocked
+from sandboxfs.hostfs.directory import unlocked
+from sandboxfs.hostfs.identity import fingerprint, is_in_memory
 from sandboxfs.overlay.copy_up import CopyUp, open_lower, open_readable
-from sandboxfs.overlay.filesystem import Caller, Opened
-from sandboxfs.overlay.later import Beside
-from sandboxfs.overlay.node import OUTDATED, Node, OpenFile, fingerprint
-from sandboxfs.overlay.stack import host_error, stale
-from sandboxfs.overlay.syncing import Syncs
+from sandboxfs.overlay.filesystem import Caller, Offload, OpenedFile, Syncs, host_error, stale
+from sandboxfs.overlay.nodes import OUTDATED, SET_ID, Node, OpenFile
+
+UNLIMITED = 1 << 30
+
+
+class Shares:
+    """The descriptors of open files, by the thread that opened each."""
+
+    def __init__(self, limit: int = UNLIMITED) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._by_thread: dict[int, int] = {}
+        # The process of each thread, where it was looked up.
+        self._process: dict[int, int] = {}
+
+    def check(self, thread: int) -> None:
+        """Raise OSError unless the process of *thread* may open one more file."""
+        left = self._limit - self._taken
+        if self._taken < left:
+            return
+        if left <= 0:
+            raise host_error(errno.ENFILE)
+        process = self._process_of(thread)
+        held = sum(count for other, count in self._by_thread.items() if self._process_of(other) == process)
+        if held >= left:
+            raise host_error(errno.EMFILE)
+
+    def take(self, thread: int) -> None:
+        self._taken += 1
+        self._by_thread[thread] = self._by_thread.get(thread, 0) + 1
+        if self._taken * 4 >= self._limit:
+            self._process_of(thread)
+
+    def give_back(self, thread: int) -> None:
+        self._taken -= 1
+        left = self._by_thread.get(thread, 0) - 1
+        if left > 0:
+            self._by_thread[thread] = left
+        else:
+            self._by_thread.pop(thread, None)
+            # The system may give the thread's number to a thread of another process.
+            self._process.pop(thread, None)
+
+    def _process_of(self, thread: int) -> int:
+        known = self._process.get(thread)
+        if known is None:
+            known = _leader(thread)
+            if thread in self._by_thread:
+                self._process[thread] = known
+        return known
+
+
+def _leader(thread: int) -> int:
+    """The process of *thread*; the thread itself when it has ended or is not visible."""
+    try:
+        with open(f"/proc/{thread}/status", "rb") as status:
+            head = status.read(512)
+        start = head.index(b"\nTgid:\t") + 7
+        return int(head[start : head.index(b"\n", start)])
+    except (OSError, ValueError):
+        return thread
+
 
 _READ_WRITE = os.O_RDWR
-# Not in the page cache; or the filesystem cannot tell.
+# The data is not in the page cache; or the filesystem does not support the question.
 _NOT_NOW = {errno.EAGAIN, errno.EOPNOTSUPP}
-# Smaller answers are copied at once: they may be kept.
+# Smaller answers are copied out of the buffer at once, because they may be kept.
 _WORTH_A_VIEW = 1 << 14
-# What is no larger is given to the kernel when it is first opened: most files are then read to their end.
+# A file up to this size is given to the kernel when first opened: most are then read to their end.
 _SMALL = 1 << 16
-# Stamps by which the kernel has nothing to keep.
+# Stamps with which the kernel has no pages to keep.
 _NO_GOOD = None, OUTDATED
-# The stamp of an upper file, at which nobody looks.
+# The stamp of an upper file, which is never compared.
 _WHATEVER_IT_IS = 0, 0, 0
-_SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 class Handle:
-    """What one open() gave. *strip*: its writes must clear set-id bits, which our privileges would keep.
+    """The result of one open(). *strip*: writes must clear set-id bits, which the daemon's privileges keep.
 
-    *appends*: the kernel makes them at what it takes for the end of the file.
+    *appends*: the kernel writes at the offset that it takes for the end of the file.
     """
 
     __slots__ = ("appends", "file", "node", "strip")
@@ -57,44 +120,50 @@ class Handle:
 class Files:
     """The open files of one overlay."""
 
-    def __init__(self, copy_up: CopyUp, beside: Beside, syncs: Syncs) -> None:
+    def __init__(self, copy_up: CopyUp, beside: Offload, syncs: Syncs, shares: Shares) -> None:
         self._copy_up = copy_up
         self._beside = beside
         self._syncs = syncs
-        # What was read last; large answers are handed out as views of it.
+        self.shares = shares
+        # The data read last; large answers are views of this buffer.
         self._buffer = memoryview(bytearray())
         self._handles: dict[int, Handle] = {}
         self._serial = count(1)
         self._privileged = os.geteuid() == 0
-        # Whether writing may go around the kernel's pages: it must take away those that become wrong.
+        # Whether writes may go around the kernel's pages: the kernel must drop the pages written over.
         self.direct = False
+        # Called with an inode whose mode a write changed without the kernel's knowledge.
+        self.mode_changed: Callable[[int], None] = _ignore
 
     def __len__(self) -> int:
         return len(self._handles)
 
-    def open(self, node: Node, flags: int, caller: Caller) -> Opened:
+    def open(self, node: Node, flags: int, caller: Caller) -> OpenedFile:
         if node.kind != stat.S_IFREG:
             raise host_error(errno.EISDIR if node.kind == stat.S_IFDIR else errno.ENXIO)
+        if node.opened is None:
+            self.shares.check(caller.pid)
         truncates = bool(flags & os.O_TRUNC)
         writes = truncates or flags & os.O_ACCMODE != os.O_RDONLY
         if writes:
             self._copy_up.content(node, 0 if truncates else None)
         file = self._with_descriptors(node, flags, caller, writes=writes)
         status = self._checked(node, file)
+        file.set_id = status.st_mode & SET_ID
         stamp = fingerprint(status)
-        # Pages of an upper file are right whatever its times: only the kernel writes it.
+        # Pages of an upper file are right whatever the file's times: only the kernel writes it.
         keep_cache = node.stamp not in _NO_GOOD and (node.upper or node.stamp == stamp)
         if self._goes_around_pages(file, flags):
-            return Opened(self._add(node, file, flags, caller), keep_cache, direct=True)
+            return OpenedFile(self._add(node, file, flags, caller), keep_cache, direct=True)
         content = None
         if node.stamp is None and node.opened is None and not writes:
             content = _at_hand(file.read_fd, status.st_size)
         node.stamp = stamp
         file.paged = True
-        return Opened(self._add(node, file, flags, caller), keep_cache, content=content)
+        return OpenedFile(self._add(node, file, flags, caller), keep_cache, content=content)
 
     def _with_descriptors(self, node: Node, flags: int, caller: Caller, *, writes: bool) -> OpenFile:
-        """The open file of a node, with the descriptors that the flags take, and truncated if they say so."""
+        """The open file of a node, with the descriptors for *flags*, and truncated where *flags* say so."""
         file = node.opened or OpenFile()
         try:
             if writes:
@@ -102,26 +171,32 @@ class Files:
             if flags & os.O_ACCMODE != os.O_WRONLY:
                 self._need_readable(node, file)
             if flags & os.O_TRUNC:
+                file.set_id = os.fstat(file.write_fd).st_mode & SET_ID
                 os.ftruncate(file.write_fd, 0)
-                if self._strips(caller):
-                    strip_set_id(file.write_fd)
+                if file.set_id:
+                    self._lose_set_id(node, file, strip=self._strips(caller))
         except BaseException:
             if node.opened is None:
                 file.close()
             raise
         return file
 
-    def opened_new(self, node: Node, fd: int, flags: int, caller: Caller) -> Opened:
-        """Register the file that was just created with the read-write descriptor *fd*."""
+    def readable(self, node: Node) -> int:
+        """A descriptor of its own for reading a file, for work in a thread."""
+        return self._open_readable(node, node.opened or OpenFile())
+
+    def opened_new(self, node: Node, fd: int, flags: int, caller: Caller, mode: int = 0) -> OpenedFile:
+        """Register a newly created file, open read-write at *fd*."""
         file = OpenFile()
+        file.set_id = mode & SET_ID
         file.read_fd = file.write_fd = fd
         file.bare = True
         direct = self._goes_around_pages(file, flags)
         file.paged = not direct
-        return Opened(self._add(node, file, flags, caller), False, direct)
+        return OpenedFile(self._add(node, file, flags, caller), False, direct)
 
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
-        """Read from the page cache; what is not there is read beside. The answer is good until the next."""
+        """Read from the page cache, else in a thread. The answer is valid until the next read."""
         file = self._handles[handle].file
         fd = file.read_fd if file.read_fd >= 0 else file.write_fd
         if len(self._buffer) < size:
@@ -134,15 +209,16 @@ class Files:
                 raise
             return self._beside.answer(_reading(fd, offset, size))
         if count < size and offset + count < os.fstat(fd).st_size:
-            # Only the first part was there.
+            # Only the first part was in the page cache.
             return self._beside.answer(_reading(fd, offset, size))
         return found[:count] if count >= _WORTH_A_VIEW else found[:count].tobytes()
 
-    def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
+    def write(self, handle: int, offset: int, data: bytes | memoryview, *, strip: bool = False) -> int:
+        """Write *data*; *strip*: the caller has no privileges, and set-id bits are cleared."""
         opened = self._handles[handle]
         fd = opened.file.write_fd
         if fd < 0:
-            # A review took the upper's entry away under the handle.
+            # A review removed the upper entry under the handle.
             self._copy_up.content(opened.node)
             self._need_writable(opened.node, opened.file)
             fd = opened.file.write_fd
@@ -152,18 +228,18 @@ class Files:
             offset = os.fstat(fd).st_size
         written = os.pwrite(fd, data, offset)
         self._syncs.written += written
-        if opened.strip:
-            strip_set_id(fd)
+        if opened.file.set_id:
+            self._lose_set_id(opened.node, opened.file, strip=self._privileged and (strip or opened.strip))
         while written < len(data):
             try:
                 written += os.pwrite(fd, data[written:], offset + written)
             except OSError:
-                # What was written counts; the next write reports why it stopped.
+                # The bytes written so far count; the next write reports the error.
                 break
         return written
 
     def truncate(self, node: Node, size: int, caller: Caller) -> None:
-        """Set the size of a file that may or may not be open."""
+        """Set the size of a file, open or not."""
         if node.kind != stat.S_IFREG:
             raise host_error(errno.EISDIR if node.kind == stat.S_IFDIR else errno.EINVAL)
         self._copy_up.content(node, size)
@@ -183,28 +259,29 @@ class Files:
         file.users -= 1
         if file.users == 0:
             if opened.node.gone is not None:
-                # The last look at a file without a name, for a descriptor that outlives the handle.
+                # The final status of a nameless file, for a descriptor that outlives the handle.
                 opened.node.gone = os.fstat(file.fd)
             if opened.node.stamp is None and file.paged:
-                # A file that was made here: the kernel's pages hold what was written, as long as it is there.
+                # A file made in the sandbox: the kernel's pages hold its content, as long as it has a name.
                 is_there = opened.node.upper and opened.node.gone is None
                 opened.node.stamp = _WHATEVER_IT_IS if is_there else OUTDATED
             file.close()
+            self.shares.give_back(file.opener)
             opened.node.opened = None
 
     def fsync(self, handle: int, *, datasync: bool) -> None:
         opened = self._handles[handle]
         if not opened.node.upper:
-            # Nothing was written since it was opened, or since a review took it away.
+            # Nothing was written since the file was opened, or since a review removed the upper entry.
             return
         self._syncs.sync(opened.file.fd, os.fdatasync if datasync else os.fsync)
 
     def rebind(self, node: Node) -> bool:
-        """Have those who have a node open use what it stands for now, after a review exchanged that.
+        """Point the handles of a node to the file that the node stands for after a review.
 
-        They read it; the next write copies up. One that has no name any more (*gone*) goes on with what it
-        had, copying that first unless it counts as upper. When it cannot be opened, nothing changes and the
-        answer is False.
+        The handles read that file; the next write copies up. A node without a name (*gone*) keeps its old
+        file, which is copied first unless the node counts as upper. When the file cannot be opened, nothing
+        changes and the answer is False.
         """
         file = node.opened
         if file is None:
@@ -219,13 +296,18 @@ class Files:
         file.ends |= {os.fstat(file.fd).st_size}
         file.close()
         file.read_fd = fd
-        # The kernel's pages are of what it was.
+        file.set_id = os.fstat(fd).st_mode & SET_ID
+        # The kernel's pages hold the old file's content.
         node.stamp = OUTDATED
         return True
 
     def written(self) -> list[Node]:
         """The nodes that are open for writing."""
         return list({id(h.node): h.node for h in self._handles.values() if h.file.write_fd >= 0}.values())
+
+    def mapped(self) -> list[Node]:
+        """The nodes that programs may have mapped for writing."""
+        return list({id(h.node): h.node for h in self._handles.values() if h.file.mappable}.values())
 
     def nodes(self) -> list[Node]:
         """The nodes that are open."""
@@ -237,6 +319,9 @@ class Files:
 
     def _add(self, node: Node, file: OpenFile, flags: int, caller: Caller) -> int:
         node.opened = file
+        if file.users == 0:
+            file.opener = caller.pid
+            self.shares.take(caller.pid)
         file.users += 1
         handle = next(self._serial)
         appends = bool(flags & os.O_APPEND)
@@ -247,6 +332,15 @@ class Files:
 
     def _goes_around_pages(self, file: OpenFile, flags: int) -> bool:
         return self.direct and flags & os.O_ACCMODE == os.O_WRONLY and not file.mappable
+
+    def _lose_set_id(self, node: Node, file: OpenFile, *, strip: bool) -> None:
+        """Clear set-id bits after a change, unless the host did, and report a changed mode."""
+        if strip:
+            strip_set_id(file.write_fd)
+        left = os.fstat(file.write_fd).st_mode & SET_ID
+        if left != file.set_id:
+            file.set_id = left
+            self.mode_changed(node.ino)
 
     def _strips(self, caller: Caller) -> bool:
         return self._privileged and caller.uid != 0
@@ -282,7 +376,7 @@ class Files:
         file.read_fd = file.write_fd = fd
 
     def _checked(self, node: Node, file: OpenFile) -> os.stat_result:
-        """The status of what was opened, which must be the file the node stands for."""
+        """The status of the opened file, which must be the file that the node stands for."""
         status = os.fstat(file.fd)
         if node.stands_for(status):
             return status
@@ -291,8 +385,12 @@ class Files:
         raise stale()
 
 
+def _ignore(ino: int) -> None:
+    """The callback where no kernel caches anything."""
+
+
 def _at_hand(fd: int, size: int) -> bytes | None:
-    """All that is in a small file, unless the disk would have to be waited for."""
+    """The whole content of a small file; None where the disk would have to be read."""
     if not 0 < size <= _SMALL:
         return None
     content = bytearray(size)
@@ -304,7 +402,7 @@ def _at_hand(fd: int, size: int) -> bytes | None:
 
 
 def _read_now(fd: int, buffer: bytearray | memoryview, offset: int) -> int:
-    """Read what is there without waiting for a disk; an error of `_NOT_NOW` where that cannot be known."""
+    """Read cached data without waiting for a disk; raises an error of `_NOT_NOW` where that is impossible."""
     try:
         return os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
     except OSError as error:
@@ -314,7 +412,7 @@ def _read_now(fd: int, buffer: bytearray | memoryview, offset: int) -> int:
 
 
 def _reading(fd: int, offset: int, size: int) -> Callable[[], bytes]:
-    # Its own descriptor: copy-up may exchange the other meanwhile.
+    # A duplicate: copy-up may exchange the descriptor meanwhile.
     own = os.dup(fd)
 
     def read() -> bytes:
@@ -329,7 +427,7 @@ def _reading(fd: int, offset: int, size: int) -> Callable[[], bytes]:
 def strip_set_id(fd: int) -> None:
     """Clear the set-id bits, as the kernel does when an unprivileged process writes."""
     mode = os.fstat(fd).st_mode
-    if mode & _SET_ID:
+    if mode & SET_ID:
         kept = mode & ~stat.S_ISUID
         if mode & stat.S_IXGRP:
             kept &= ~stat.S_ISGID

@@ -1,16 +1,17 @@
-"""The overlay as a filesystem: every verb of the protocol, each handed to the part that answers it."""
+"""The overlay as a filesystem: every verb of the protocol, each handed to the part that carries it out."""
 
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from sandboxfs.layers.hostdir import HostDir
-from sandboxfs.overlay.attributes import Attributes
+from sandboxfs.hostfs.copy import ACCESS_LIST
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.overlay.attributes import InodeAttributes
 from sandboxfs.overlay.copy_up import CopyUp
-from sandboxfs.overlay.creation import NEW_FILE, Creation, Maker
-from sandboxfs.overlay.files import Files
+from sandboxfs.overlay.create import NEW_FILE, Creator, Maker
+from sandboxfs.overlay.files import UNLIMITED, Files, Shares
 from sandboxfs.overlay.filesystem import (
     ANYBODY,
     ROOT_INODE,
@@ -18,32 +19,35 @@ from sandboxfs.overlay.filesystem import (
     AttributeChange,
     Caller,
     Entry,
-    Opened,
+    Offload,
+    OpenedFile,
     Seen,
+    Syncs,
+    host_error,
 )
-from sandboxfs.overlay.later import Beside
-from sandboxfs.overlay.listing import Listings
-from sandboxfs.overlay.merge import Merge
-from sandboxfs.overlay.node import Directory, Found, Node
-from sandboxfs.overlay.noticing import Noticing
+from sandboxfs.overlay.host_changes import HostChanges
+from sandboxfs.overlay.layers import LayerStack, OverlayPaths
+from sandboxfs.overlay.live_edits import LiveEdits
+from sandboxfs.overlay.lookup import Lookup
+from sandboxfs.overlay.nodes import MOST_OPEN, Directory, Found, Node
+from sandboxfs.overlay.readdir import DirectoryListings
 from sandboxfs.overlay.rename import Rename
-from sandboxfs.overlay.settling import LiveSettling
-from sandboxfs.overlay.stack import OverlayPaths, Stack, host_error
-from sandboxfs.overlay.syncing import Syncs
+from sandboxfs.paths import joined
 
 __all__ = ["Overlay", "OverlayPaths"]
 
 
-# So many absent names of a directory the kernel may remember for long: it must be told to forget them when
-# the workspace gets the directory (see `settling`) or when events were lost (see `noticing`).
+# The most absent names of one directory that the kernel may cache for long: the kernel must be told to forget
+# them when the workspace gets the directory (see `live_edits`) or when events were lost (see `host_changes`).
 MOST_ABSENCES = 1024
 
 
 class Overlay:
     """A merged, copy-on-write view of a stack of layers.
 
-    Run it with a umask of 0: the modes it is given have been through the caller's. So many directories of the
-    workspace as *watches* says may be watched: then somebody must do as `noticing` says.
+    The process must run with umask 0: the caller's umask is an argument where it counts. *watches* limits the
+    watched directories of the workspace; with any, the daemon must act on the results of `HostChanges`.
+    *open_files* and *open_directories* limit the open descriptors.
     """
 
     def __init__(
@@ -52,41 +56,56 @@ class Overlay:
         hidden: Iterable[Path] = (),
         sealed: Iterable[Path] = (),
         *,
+        covered: Iterable[Path] = (),
         watches: int = 0,
+        open_files: int = UNLIMITED,
+        open_directories: int = MOST_OPEN,
     ) -> None:
-        self._stack = Stack(paths, hidden, sealed)
-        self.beside = Beside()
-        self._merge = Merge(self._stack, watches)
+        self._stack = LayerStack(paths, hidden, sealed, covered)
+        self.beside = Offload()
+        self._merge = Lookup(self._stack, watches, open_directories)
         self._watching = self._merge.watching
         self._inodes = self._merge.inodes
         self._copy_up = CopyUp(self._merge, self.beside)
-        self._creation = Creation(self._merge, self._copy_up)
+        self._creation = Creator(self._merge, self._copy_up)
         self._rename = Rename(self._merge, self._copy_up, self._creation)
-        self._attributes = Attributes(self._merge, self._copy_up)
+        self._attributes = InodeAttributes(self._merge, self._copy_up)
         syncs = Syncs(self.beside)
-        self._files = Files(self._copy_up, self.beside, syncs)
-        self._listings = Listings(self._merge, self._attributes, syncs)
+        self._files = Files(self._copy_up, self.beside, syncs, Shares(open_files))
+        self._listings = DirectoryListings(self._merge, self._attributes, syncs)
         self._copy_up.dress_root()
 
     def let_writes_go_around_pages(self) -> None:
-        """Rely on the kernel to take away the pages that become wrong when it writes around them."""
+        """Rely on the kernel to drop the pages that it writes around."""
         self._files.direct = True
 
+    def tell_of_modes(self, changed: Callable[[int], None]) -> None:
+        """Call *changed*, before the answer, for each inode whose mode a write or access list changes."""
+        self._files.mode_changed = changed
+
     def seal_foreign(self, places: Iterable[Path]) -> None:
-        """Show these mountpoints of other sandboxes as empty directories, instead of those given before."""
+        """Show these mountpoints of other sandboxes as empty directories, instead of the earlier ones."""
         self._merge.seal_foreign(places)
 
+    def misplaced(self, path: bytes) -> bytes | None:
+        """The path on the way to the covered directory *path* that the upper has replaced, or None."""
+        return self._merge.misplaced(path)
+
     def suspect_all(self) -> None:
-        """Have everything asked for again that the kernel may have cached: it may be outdated unnoticed."""
+        """Make the kernel ask again for everything that it may have cached: it may be stale unnoticed."""
         self._watching.suspect_all()
 
-    def settling(self, commits: HostDir) -> LiveSettling:
-        """What changes the upper for those who review it; *commits* holds their records."""
-        return LiveSettling(self._merge, self._files, commits)
+    def upper_editor(self, commits: HostDir) -> LiveEdits:
+        """The editor of the upper, for reviews; *commits* holds their records."""
+        return LiveEdits(self._merge, self._files, commits)
 
-    def noticing(self) -> Noticing:
-        """What tells which of the answers given are outdated by what the host did since."""
-        return Noticing(self._merge, self._files)
+    def mapped(self) -> list[int]:
+        """The inodes of files that programs may have mapped for writing."""
+        return [node.ino for node in self._files.mapped()]
+
+    def noticing(self) -> HostChanges:
+        """The detection of cached answers that a host edit made stale."""
+        return HostChanges(self._merge, self._files)
 
     # Looking
 
@@ -108,7 +127,7 @@ class Overlay:
         return self._attributes.entry(node, status)
 
     def absence_lasts(self, parent: int) -> bool:
-        """Whether a name that *parent* does not have cannot appear unnoticed."""
+        """Whether an absent name of *parent* cannot appear unnoticed."""
         directory = self._inodes.directory(parent)
         return directory.noticed and len(directory.absences or ()) < MOST_ABSENCES
 
@@ -116,7 +135,7 @@ class Overlay:
         self._inodes.node(ino).lookups += 1
 
     def forget(self, ino: int, count: int) -> bool:
-        """Take references back; whether that was the last."""
+        """Give references back; whether the inode went with the last of them."""
         return self._inodes.forget(ino, count)
 
     def getattr(self, ino: int, caller: Caller = ANYBODY) -> Entry:
@@ -135,12 +154,12 @@ class Overlay:
     def statfs(self) -> os.statvfs_result:
         return os.fstatvfs(self._stack.upper.fd)
 
-    # Where things are
+    # Places and paths
 
     def places(self, ino: int) -> list[tuple[int, bytes]]:
-        """The known names of an inode, each as the directory it is in and the name; the root has none.
+        """The known names of an inode, each as its directory and the name; the root has none.
 
-        Of one that lives on without a name, the last it had.
+        For an inode without a name, the last one that it had.
         """
         node = self._inodes.node(ino)
         if ino == ROOT_INODE or node.parent is None:
@@ -153,7 +172,7 @@ class Overlay:
         return self._inodes.numbers()
 
     def path(self, ino: int) -> bytes:
-        """The path of an inode in the view, by one of its names; of one without any, its last."""
+        """The path of an inode in the view, by one of its names; for an inode without one, by its last."""
         node = self._inodes.node(ino)
         return _path(node.parent, node.name)
 
@@ -164,11 +183,28 @@ class Overlay:
     def is_dir(self, ino: int) -> bool:
         return isinstance(self._inodes.node(ino), Directory)
 
-    def in_workspace(self, parent: int, name: bytes | None, at: bytes | None = None) -> bool:
-        """Whether a directory, or with *name* an entry in it, comes from the workspace or is placed there.
+    def made_here(self, ino: int) -> bool:
+        """Whether a file is wholly the sandbox's own: made there, and no copy of the workspace's content.
 
-        Both count: what the workspace has may be moved away in the view, and something else put in its
-        place. *at* is the path where the directory would be, when that is not where it is.
+        Its number tells: a copied-up file keeps that of the workspace's file. A file whose number is a random
+        one counts as a copy.
+        """
+        node = self._inodes.node(ino)
+        return node.upper and self._merge.numbers.is_upper(node.number)
+
+    def changed_here(self, ino: int) -> bool:
+        """Whether the sandbox made or changed a file."""
+        return self._inodes.node(ino).upper
+
+    def readable(self, ino: int) -> int:
+        """A descriptor of its own for reading a file, which the caller closes."""
+        return self._files.readable(self._inodes.node(ino))
+
+    def in_workspace(self, parent: int, name: bytes | None, at: bytes | None = None) -> bool:
+        """Whether a directory, or with *name* an entry in it, comes from the workspace or has a path there.
+
+        Both count: in the view a workspace entry may be moved away, and another entry put in its place. *at*
+        is the path that the directory would have, where the question is about another path than its own.
         """
         directory = self._inodes.directory(parent)
         there = self._merge.lowers_at(self.path(parent) if at is None else at)
@@ -176,27 +212,44 @@ class Overlay:
             return bool(directory.lowers or there)
         return self._merge.lower_has(directory, name) or self._merge.has(there, name)
 
+    @property
+    def redirected(self) -> bool:
+        """Whether any directory may have origins: a redirect has been followed or written."""
+        return self._merge.redirected
+
+    def origins(self, ino: int) -> Collection[bytes]:
+        """The lower paths of a directory that its name and its parent do not lead to.
+
+        A redirect leads there: the directory was renamed, or its upper was written to look so.
+        """
+        node = self._inodes.node(ino)
+        if not isinstance(node, Directory) or node.parent is None:
+            return ()
+        natural = {joined(part.path, node.name) for part in node.parent.lowers}
+        return {part.path for part in node.lowers} - natural
+
     def has_workspace_directory(self, path: bytes) -> bool:
-        """Whether the workspace has a directory at that path of the view, whatever the view has there."""
+        """Whether the workspace has a directory at a path, whatever the view has there."""
         return bool(self._merge.lowers_at(path))
 
     # Names
 
-    def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> Entry:
+    def mknod(
+        self, parent: int, name: bytes, mode: int, device: int, caller: Caller, *, umask: int = 0
+    ) -> Entry:
         if stat.S_ISCHR(mode) and device == 0:
-            # It would be a whiteout.
+            # The device would be a whiteout.
             raise host_error(errno.EPERM)
-        return self._made(parent, name, caller, mode, lambda d, n: d.mknod(n, mode, device))
+        kind = stat.S_IFMT(mode)
+        return self._made(parent, name, caller, mode, umask, lambda d, n, m: d.mknod(n, kind | m, device))
 
-    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
+    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller, *, umask: int = 0) -> Entry:
         # mkdir(2) takes no set-id bits; the parent's set-group-id is inherited.
-        permissions = mode & 0o1777
-        return self._made(
-            parent, name, caller, stat.S_IFDIR | permissions, lambda d, n: d.mkdir(n, permissions)
-        )
+        mode = stat.S_IFDIR | mode & 0o1777
+        return self._made(parent, name, caller, mode, umask, HostDir.mkdir)
 
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
-        return self._made(parent, name, caller, stat.S_IFLNK | 0o777, lambda d, n: d.symlink(n, target))
+        return self._made(parent, name, caller, stat.S_IFLNK | 0o777, 0, lambda d, n, _: d.symlink(n, target))
 
     def link(self, ino: int, parent: int, name: bytes, caller: Caller = ANYBODY) -> Entry:
         node = self._inodes.node(ino)
@@ -219,52 +272,60 @@ class Overlay:
     def move(
         self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, approve: Approve
     ) -> None:
-        """Rename, if *approve* has nothing against it when told what is at both names."""
+        """Rename, unless *approve*, called with the entries at both names, raises."""
         directories = self._inodes.directory(parent), self._inodes.directory(new_parent)
         self._rename.rename(directories[0], name, directories[1], new_name, flags, approve)
 
     # Files
 
-    def open(self, ino: int, flags: int, caller: Caller) -> Opened:
+    def open(self, ino: int, flags: int, caller: Caller) -> OpenedFile:
         return self._files.open(self._inodes.node(ino), flags, caller)
 
-    def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
+    def create(
+        self, parent: int, name: bytes, mode: int, flags: int, caller: Caller, *, umask: int = 0
+    ) -> tuple[OpenedFile, Entry]:
+        self._files.shares.check(caller.pid)
         directory = self._inodes.directory(parent)
-        made = self._creation.make_plainly(directory, name, caller, stat.S_IMODE(mode))
+        made = self._creation.make_plainly(directory, name, caller, stat.S_IMODE(mode), umask)
         if made is None:
-            return self._create(directory, name, mode, flags, caller)
+            return self._create(directory, name, mode, flags, caller, umask)
         node, status, fd = made
         node.lookups += 1
         return self._files.opened_new(node, fd, flags, caller), self._attributes.entry(node, status)
 
     def _create(
-        self, directory: Directory, name: bytes, mode: int, flags: int, caller: Caller
-    ) -> tuple[Opened, Entry]:
+        self, directory: Directory, name: bytes, mode: int, flags: int, caller: Caller, umask: int
+    ) -> tuple[OpenedFile, Entry]:
         fds: list[int] = []
         mode = stat.S_IFREG | stat.S_IMODE(mode)
 
-        def make(upper: HostDir, at: bytes) -> None:
-            fds.append(upper.open(at, NEW_FILE, stat.S_IMODE(mode)))
+        def make(upper: HostDir, at: bytes, permissions: int) -> None:
+            fds.append(upper.open(at, NEW_FILE, permissions))
 
         try:
-            node, found = self._creation.make(directory, name, caller, mode, make)
+            node, found = self._creation.make(directory, name, caller, mode, umask, make)
         except FileExistsError:
             return self._open_existing(directory.ino, name, flags, caller)
         except BaseException:
             for fd in fds:
                 os.close(fd)
             raise
-        opened = self._files.opened_new(node, fds[0], flags, caller)
+        opened = self._files.opened_new(node, fds[0], flags, caller, found.stat.st_mode)
         return opened, self._counted(node, found)
 
-    def _open_existing(self, parent: int, name: bytes, flags: int, caller: Caller) -> tuple[Opened, Entry]:
-        """The name appeared (on the host) after the kernel had found it absent."""
+    def _open_existing(
+        self, parent: int, name: bytes, flags: int, caller: Caller
+    ) -> tuple[OpenedFile, Entry]:
+        """Open a name that the host created after the kernel had found it absent."""
         if flags & os.O_EXCL:
             raise host_error(errno.EEXIST)
         entry = self.lookup(parent, name)
         if entry is None:
             raise host_error(errno.ESTALE)
         try:
+            # The policy decided about a file, and may decide otherwise about a directory.
+            if stat.S_ISDIR(entry.stat.st_mode):
+                raise host_error(errno.EISDIR)
             return self.open(entry.ino, flags, caller), entry
         except BaseException:
             self.forget(entry.ino, 1)
@@ -273,8 +334,8 @@ class Overlay:
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
         return self._files.read(handle, offset, size)
 
-    def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
-        return self._files.write(handle, offset, data)
+    def write(self, handle: int, offset: int, data: bytes | memoryview, *, strip: bool = False) -> int:
+        return self._files.write(handle, offset, data, strip=strip)
 
     def release(self, handle: int) -> None:
         self._files.release(handle)
@@ -288,15 +349,15 @@ class Overlay:
         return self._listings.open(self._inodes.directory(ino))
 
     def listing_lasts(self, handle: int) -> bool:
-        """Whether a listing, read to its end, stays right until something is noticed."""
+        """Whether a listing that was read to its end may stay cached until the kernel is notified."""
         return self._listings.lasts(handle)
 
     def familiar(self, handle: int, start: int) -> bool:
-        """Whether the kernel knows most of what a directory lists, and need not be told again."""
+        """Whether the kernel knows most entries of a listing, so that they may be only mentioned."""
         return self._listings.is_familiar(handle, start)
 
     def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
-        """What comes after *start*; *brief*: what the kernel knows already may be only mentioned."""
+        """The entries after *start*; *brief*: entries that the kernel knows may be only mentioned."""
         return self._listings.read(handle, start, brief=brief)
 
     def releasedir(self, handle: int) -> None:
@@ -312,22 +373,26 @@ class Overlay:
 
     def setxattr(self, ino: int, name: bytes, value: bytes, flags: int, caller: Caller = ANYBODY) -> None:
         self._attributes.setxattr(self._inodes.node(ino), name, value, flags)
+        if name == ACCESS_LIST:
+            self._files.mode_changed(ino)
 
     def listxattr(self, ino: int, caller: Caller = ANYBODY) -> list[bytes]:
         return self._attributes.listxattr(self._inodes.node(ino))
 
     def removexattr(self, ino: int, name: bytes, caller: Caller = ANYBODY) -> None:
         self._attributes.removexattr(self._inodes.node(ino), name)
+        if name == ACCESS_LIST:
+            self._files.mode_changed(ino)
 
     def close(self) -> None:
-        """Close every descriptor. Nothing is buffered: what was written is in the upper."""
+        """Close every descriptor. Nothing is buffered: all written data is in the upper."""
         self._files.close()
         self._watching.close()
         self._merge.fds.close()
         self._stack.close()
 
-    def _made(self, parent: int, name: bytes, caller: Caller, mode: int, make: Maker) -> Entry:
-        node, found = self._creation.make(self._inodes.directory(parent), name, caller, mode, make)
+    def _made(self, parent: int, name: bytes, caller: Caller, mode: int, umask: int, make: Maker) -> Entry:
+        node, found = self._creation.make(self._inodes.directory(parent), name, caller, mode, umask, make)
         return self._counted(node, found)
 
     def _counted(self, node: Node, found: Found) -> Entry:
@@ -336,7 +401,7 @@ class Overlay:
 
 
 def _whatever_it_is(source: Seen | None, target: Seen | None) -> None:
-    """Approve."""
+    """Approve any rename."""
 
 
 def _path(above: Directory | None, name: bytes) -> bytes:

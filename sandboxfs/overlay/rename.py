@@ -1,35 +1,35 @@
-"""How does an entry get another place in the view?
+"""Renaming in the view: exchanges, replacements, redirects.
 
-The source is brought into the upper first (a file whole, a directory only itself), and everything that may
-fail is done before the one host rename that makes the change. A directory with lower content takes a
-redirect along, which says where that content is: renaming costs the same whatever is below. Where a lower
-layer still has the old name, the rename leaves a whiteout there in the same call.
+The source is copied up first (a file whole, a directory without its content), and every step that may fail is
+done before the one host rename that makes the change. A directory with lower content takes a redirect along,
+which names the path of that content: renaming costs the same whatever is below. Where a lower layer still has
+the old name, the rename leaves a whiteout there in the same call.
 """
 
 import errno
 import stat
 
-from sandboxfs.layers import marks
-from sandboxfs.layers.hostdir import NO_SUCH_RENAME, HostDir
-from sandboxfs.layers.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from sandboxfs.hostfs.directory import NO_SUCH_RENAME, HostDir
+from sandboxfs.hostfs.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from sandboxfs.overlay.copy_up import CopyUp
-from sandboxfs.overlay.creation import Creation
-from sandboxfs.overlay.filesystem import Approve, Seen
-from sandboxfs.overlay.merge import Merge, ancestors
-from sandboxfs.overlay.node import Directory, Found, Node
-from sandboxfs.overlay.stack import host_error, swap
+from sandboxfs.overlay.create import Creator
+from sandboxfs.overlay.filesystem import Approve, Seen, host_error
+from sandboxfs.overlay.layers import swap
+from sandboxfs.overlay.lookup import Lookup, ancestors
+from sandboxfs.overlay.nodes import Directory, Found, Node
+from sandboxfs.upper import marks
 
 
 class Rename:
     """Moves and exchanges names."""
 
-    def __init__(self, merge: Merge, copy_up: CopyUp, creation: Creation) -> None:
+    def __init__(self, merge: Lookup, copy_up: CopyUp, creation: Creator) -> None:
         self._merge = merge
         self._stack = merge.stack
         self._copy_up = copy_up
         self._creation = creation
         self._noting = copy_up.noting
-        # Until the upper's filesystem says that it cannot refuse to replace.
+        # Until the upper's filesystem refuses RENAME_NOREPLACE.
         self._asks_by_renaming = True
 
     def rename(
@@ -86,7 +86,7 @@ class Rename:
         node, _ = made
         approve(Seen(node.ino, is_dir=False), None)
         try:
-            # Renaming it is asking whether the new name is free.
+            # The attempt to rename tells whether the new name is free.
             upper.rename(name, new_upper, new_name, RENAME_NOREPLACE)
         except OSError as error:
             if error.errno in NO_SUCH_RENAME:
@@ -140,19 +140,20 @@ class Rename:
         other.move((new_parent, new_name), parent, name)
 
     def _prepare(self, parent: Directory, name: bytes, node: Node, new_parent: Directory) -> None:
-        """Bring the source up and mark a directory so that it shows the same content in its new place."""
+        """Copy the source up, and mark a directory so that it shows the same content in its new place."""
         if not isinstance(node, Directory):
             self._copy_up.name(parent, name, node)
             return
         self._copy_up.directory(node)
         upper = self._copy_up.directory(parent)
         if node.lowers:
+            self._merge.redirected = True
             marks.set_redirect(upper, name, node.origin)
         elif new_parent.lowers:
             marks.set_opaque(upper, name)
 
     def _note(self, node: Node, new_parent: Directory, new_name: bytes, target: Found | None) -> None:
-        """Have written down what the workspace has where *node* is about to be."""
+        """Note in the baseline the workspace's entry at the new name of *node*."""
         if target is not None:
             self._noting.removal(new_parent, new_name, target, keep=node.kind == stat.S_IFREG)
         elif (
@@ -181,11 +182,11 @@ class Rename:
         *,
         leaves_whiteout: bool,
     ) -> None:
-        """The change itself: one host rename, or an exchange whose other half is put away."""
+        """Make the change: one host rename, or an exchange after which the replaced entry is removed."""
         in_the_way = target.stat(new_name) if isinstance(node, Directory) else None
         if in_the_way is not None:
-            # A whiteout, or a directory that is empty in the view but may hold whiteouts: neither can be
-            # renamed over. Exchanged, it takes the source's old name until the next line.
+            # A whiteout, or a directory that is empty in the view but may hold whiteouts: no rename replaces
+            # either. After the exchange it has the source's old name, until the next call removes it.
             swap(source, name, target, new_name)
             if leaves_whiteout:
                 if not self._stack.whiteouts.covers(source, name, in_the_way):
@@ -196,7 +197,7 @@ class Rename:
             source.rename(name, target, new_name)
         elif not self._renamed_with_whiteout(source, name, target, new_name):
             with self._stack.staging.name() as staged:
-                # Made first: after the rename nothing must fail any more.
+                # The whiteout is made first: after the rename no step may fail.
                 work = self._stack.staging.directory
                 self._stack.whiteouts.announce(source)
                 self._stack.whiteouts.create(work, staged)
@@ -204,7 +205,7 @@ class Rename:
                 work.rename(staged, source, name)
 
     def _renamed_with_whiteout(self, source: HostDir, name: bytes, target: HostDir, new_name: bytes) -> bool:
-        """Rename and leave a whiteout in one call, where the filesystem can."""
+        """Rename and leave a whiteout in one call, where the filesystem supports that."""
         if not self._stack.whiteouts.devices:
             return False
         try:
@@ -221,8 +222,9 @@ class Rename:
     def _refuse_masked(
         self, new_parent: Directory, new_name: bytes, source: Found, target: Found | None
     ) -> None:
-        if source.sealed or (target is not None and target.sealed):
-            raise host_error(errno.EBUSY)
+        for found in (source, target):
+            if found is not None and (found.sealed or self._merge.is_pinned(found)):
+                raise host_error(errno.EBUSY)
         if target is None and new_parent.masks is not None and new_name in new_parent.masks:
             raise host_error(errno.EACCES)
 

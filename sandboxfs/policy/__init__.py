@@ -1,1 +1,1 @@
-"""What may be done? Rules, how they are decided, and the configuration they come from."""
+"""Policy: rules, decisions, and the configuration that rules come from."""

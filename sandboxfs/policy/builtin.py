@@ -1,17 +1,18 @@
-"""Which rules are there before anybody wrote one?
+"""Built-in rules and presets.
 
-They let a program use git and keep it from planting code that the git of the host would run: what is in the
-workspace's repositories and names programs to start is read-only. Repositories that the sandbox itself makes
+The rules let a program use git and keep the program from planting code that the host's git would run: files
+in the workspace's repositories that name programs are read-only. Repositories that the sandbox makes itself
 (`git init`, `git clone`, `git worktree add`) are not restricted, or making them would fail; `commit` leaves
-them out unless it is told otherwise. A preset is a mode for the workspace, with or without any rules.
+them out by default. A preset is a mode for the workspace, with or without any rules; `careful` has
+a person look at what is deleted, overwritten, or executed after the sandbox made it.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sandboxfs.policy.model import Kind, Mode, Needs, Rule, Source
+from sandboxfs.policy.model import Execute, Hold, Mode, Rule, RuleCondition, RuleSource, SourceKind
 
-SOURCE = Source(Kind.BUILT_IN)
+SOURCE = RuleSource(SourceKind.BUILT_IN)
 
 # In a repository's own directory. Each rule also keeps the name from being made, moved or replaced.
 _IN_GIT_DIRECTORY = (
@@ -25,15 +26,18 @@ _IN_GIT_DIRECTORY = (
 # "exec" lines of an unfinished rebase run only when somebody continues it, and every rebase must write them.
 
 BUILT_IN: tuple[Rule, ...] = (
-    *(Rule(f"**/.git/{name}", Mode.RO, SOURCE, needs=Needs.PARENT) for name in _IN_GIT_DIRECTORY),
+    *(Rule(f"**/.git/{name}", Mode.RO, SOURCE, needs=RuleCondition.PARENT) for name in _IN_GIT_DIRECTORY),
     # The repositories of submodules, which may lie in each other and have slashes in their names.
-    *(Rule(f"**/.git/modules/**/{name}", Mode.RO, SOURCE, needs=Needs.PARENT) for name in _IN_GIT_DIRECTORY),
-    # What a linked worktree on the host reads here. It has no config and no hooks of its own.
-    Rule("**/.git/worktrees/*/commondir", Mode.RO, SOURCE, needs=Needs.PARENT),
-    Rule("**/.git/worktrees/*/config.worktree", Mode.RO, SOURCE, needs=Needs.PARENT),
-    # In a linked worktree and in a submodule `.git` is a file that says where the repository is: pointed
-    # elsewhere, it brings config and hooks along. One that is not there yet may be made.
-    Rule("**/.git", Mode.RO, SOURCE, needs=Needs.ENTRY, files_only=True),
+    *(
+        Rule(f"**/.git/modules/**/{name}", Mode.RO, SOURCE, needs=RuleCondition.PARENT)
+        for name in _IN_GIT_DIRECTORY
+    ),
+    # The files that a linked worktree on the host reads here. It has no config and no hooks of its own.
+    Rule("**/.git/worktrees/*/commondir", Mode.RO, SOURCE, needs=RuleCondition.PARENT),
+    Rule("**/.git/worktrees/*/config.worktree", Mode.RO, SOURCE, needs=RuleCondition.PARENT),
+    # In a linked worktree and in a submodule `.git` is a file with the path of the repository: another path
+    # brings other config and hooks along. A new `.git` file may be made.
+    Rule("**/.git", Mode.RO, SOURCE, needs=RuleCondition.ENTRY, files_only=True),
 )
 
 
@@ -43,18 +47,22 @@ class Preset(StrEnum):
     READ_ONLY = "read-only"
     WORKSPACE_WRITE = "workspace-write"
     FULL_ACCESS = "full-access"
+    CAREFUL = "careful"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a preset stands for."""
+class PresetSettings:
+    """The mode of a preset, whether rules are enforced, and what waits for a person."""
 
     mode: Mode
     enabled: bool
+    hold: frozenset[Hold] = frozenset()
+    new_programs: Execute | None = None
 
 
 PRESETS = {
-    Preset.READ_ONLY: Settings(Mode.RO, enabled=True),
-    Preset.WORKSPACE_WRITE: Settings(Mode.RW, enabled=True),
-    Preset.FULL_ACCESS: Settings(Mode.RW, enabled=False),
+    Preset.READ_ONLY: PresetSettings(Mode.RO, enabled=True),
+    Preset.WORKSPACE_WRITE: PresetSettings(Mode.RW, enabled=True),
+    Preset.FULL_ACCESS: PresetSettings(Mode.RW, enabled=False),
+    Preset.CAREFUL: PresetSettings(Mode.RW, enabled=True, hold=frozenset(Hold), new_programs=Execute.ASK),
 }

@@ -1,10 +1,10 @@
-"""How is a policy asked, name by name, on the way down a tree?
+"""Compiled policy: which rule decides about a path: the first that matches, found name by name.
 
-A `State` stands for a path: its decision, and how far into which patterns its names have led. A step to a
-child costs one lookup of the child's name, whatever the number of rules. A name that matched nothing yet is
-searched for in two indexes: patterns that may begin anywhere are in one that all states share, and a state
-keeps only those that have begun (or are tied to the root). Nothing is read from a disk, what a state decides
-never changes, and what is remembered is bounded.
+Decisions are made on the way down a tree. A `State` stands for a path: its decision, and how far its names
+have matched each pattern. A step to a child costs one lookup of the child's name, whatever the number of
+rules. A name without a remembered step is searched for in two indexes: all states share the index of patterns
+that may begin anywhere, and each state has one of the patterns that have begun, or are tied to the root. No
+step reads a disk, the decision of a state never changes, and memory is bounded.
 """
 
 from bisect import bisect_left
@@ -12,42 +12,42 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from sandboxfs.policy.model import Decision, Kind, Mode, Needs, Policy
-from sandboxfs.policy.names import Clue, NameIndex, clue
-from sandboxfs.policy.pattern import parse, within
+from sandboxfs.policy.glob_index import Clue, NameIndex, clue
+from sandboxfs.policy.model import Decision, Mode, Policy, RuleCondition, Ruling, SourceKind, stricter
+from sandboxfs.policy.patterns import parse, within
 
-# How many states, and how many remembered steps, a policy may hold before it forgets them all and starts
-# again. The names of an ordinary tree fit; the longest that there can be take some 20 MB.
+# The most states, and the most remembered steps, of a policy; beyond, all are forgotten. The names of an
+# ordinary tree fit; the longest possible names take some 20 MB.
 _BOUND = 50_000
 
-# The first matching rule among those that nobody overrules, among the project's, and among the rest.
+# The first matching rule among the firm ones, among the project's, and among the rest.
 _Best = tuple[int, int, int]
 _Places = tuple[int, ...]
 
 
 class State:
-    """What a policy knows of one path.
+    """The knowledge of a policy about one path.
 
-    *free*: everything may be done to it.
-    *quiet*: no rule can change anything below, so every child has this very state and need not be stepped to.
-    *asks*: when set, the state depends on what the workspace holds and is to be settled first (see `settle`);
-    until then it is what it would be if the workspace held it, so that rules that protect it apply.
+    *free*: every access to the path is allowed. *quiet*: no rule can change a decision below, so every child
+    has this very state and needs no step. *asks*: when set, the state depends on the content of the workspace
+    and must be settled first (see `settle`). Until then the state is that of a path in the workspace, so that
+    rules that protect such a path apply.
     """
 
     __slots__ = (
-        "_below", "_best", "_directories", "_effect", "_files", "_index", "_near", "_sticky",
+        "_below", "_best", "_directories", "_effect", "_files", "_index", "_near", "_pair", "_sticky",
         "asks", "decision", "free", "no", "quiet", "yes",
     )  # fmt: skip
 
     def __init__(self, decision: Decision, best: _Best, sticky: _Places, near: _Places) -> None:
         self.decision: Final = decision
-        # Asked more often than anything else, and nearly always true.
-        self.free: Final = decision.mode is Mode.RW
+        # Read more often than any other field, and nearly always true.
+        self.free: Final = decision.is_free
         self.quiet = False
-        self.asks: Needs | None = None
+        self.asks: RuleCondition | None = None
         self.yes = self.no = self
         self._best: Final = best
-        # Places in patterns that may match a child here: *sticky* ones at any depth, *near* ones only here.
+        # Positions in patterns that may match a child here: *sticky* at any depth, *near* only here.
         self._sticky: Final = sticky
         self._near: Final = near
         self._index: NameIndex | None = None
@@ -55,6 +55,7 @@ class State:
         self._files: dict[bytes, State] = {}
         self._directories: dict[bytes, State] = {}
         self._effect: tuple[object, ...] = ()
+        self._pair: tuple[State, State] | None = None
 
 
 def same_below(one: State, other: State) -> bool:
@@ -62,35 +63,69 @@ def same_below(one: State, other: State) -> bool:
     return one is other or one._effect == other._effect
 
 
-def settle(state: State, exists: Callable[[Needs], bool]) -> State:
-    """Answer what *state* asks: whether the entry, or the directory that holds it, is in the workspace."""
+def settle(state: State, exists: Callable[[RuleCondition], bool]) -> State:
+    """Ruling the question of *state*: whether the entry, or its directory, is in the workspace."""
     while state.asks is not None:
         state = state.yes if exists(state.asks) else state.no
     return state
 
 
-class Compiled:
-    """A policy made ready for one root, the absolute path of which gives absolute patterns their meaning.
+def _is_open(state: State) -> bool:
+    """Whether every access to a path and to all paths below is allowed, with nothing held."""
+    allowed = state.free and all(ruling is Ruling.ALLOW for ruling in state.decision.rulings)
+    return allowed and state.quiet and state.asks is None
 
-    Raises `PatternError` for a rule whose pattern is none.
+
+def _answered(state: State, needs: RuleCondition, answer: bool) -> State:
+    if state.asks is not needs:
+        return state
+    return state.yes if answer else state.no
+
+
+def _question(needs: RuleCondition, yes: State, no: State) -> State:
+    """Make the state that asks; until answered it stands for yes, the answer under which more rules apply."""
+    question = State(yes.decision, yes._best, yes._sticky, yes._near)
+    question.quiet, question._index, question._effect = yes.quiet, yes._index, yes._effect
+    question._below, question._pair = yes._below, yes._pair
+    question.asks, question.yes, question.no = needs, yes, no
+    return question
+
+
+def _paired(one: State, other: State) -> State:
+    """Make the state with the halves *one* and *other*, both settled."""
+    decision = stricter(one.decision, other.decision)
+    pair = State(decision, one._best, (), ())
+    pair.quiet = decision.hides or (one.quiet and other.quiet)
+    pair._effect = (Mode.HIDE,) if decision.hides else (one._effect, other._effect)
+    # Every step must go to both halves, so `step` may skip no name for lack of an index.
+    pair._pair, pair._index = (one, other), NameIndex(())
+    return pair
+
+
+class Compiled:
+    """A policy compiled for one root, whose absolute path gives absolute patterns their meaning.
+
+    Raises `PatternError` for a rule with a bad pattern.
     """
 
     def __init__(self, policy: Policy, root: str = "/") -> None:
         self.policy: Final = policy
         rules = (*(policy.rules if policy.enabled else ()), policy.root_rule)
-        self._decisions = [Decision(rule.mode, rule) for rule in rules]
+        self._decisions = [Decision.by(rule) for rule in rules]
         self._rules = rules
-        firm = (Kind.RUNTIME, Kind.COMMAND_LINE)
+        firm = (SourceKind.RUNTIME, SourceKind.COMMAND_LINE)
         self._firm = sum(rule.source.kind in firm for rule in rules)
-        self._untrusted = self._firm + sum(rule.source.kind is Kind.PROJECT for rule in rules)
+        self._untrusted = self._firm + sum(rule.source.kind is SourceKind.PROJECT for rule in rules)
         self._nothing: Final = len(rules)
-        # One entry for each component of each pattern; that of the next component follows.
+        # One item for each component of each pattern; the item of the next component follows.
         self._clues: list[Clue] = []
         self._gap: list[bool] = []
         self._last: list[bool] = []
         self._owner: list[int] = []
         self._directories_only: list[bool] = []
         self._states: dict[tuple[_Best, _Places, _Places], State] = {}
+        self._pairs: dict[tuple[State, State], State] = {}
+        self._joint: dict[tuple[int, int], Decision] = {}
         self._remembering: list[State] = []
         self._remembered = 0
         whole, floating, tied = self._read(root)
@@ -99,7 +134,7 @@ class Compiled:
         self.start: Final = self._start(whole, tuple(tied))
 
     def _read(self, root: str) -> tuple[list[int], list[int], list[int]]:
-        """Take all patterns apart; return the rules for the whole root, and the places where others begin."""
+        """Split all patterns; return the rules for the whole root, and the positions where others begin."""
         whole: list[int] = []
         floating: list[int] = []
         tied: list[int] = []
@@ -121,13 +156,13 @@ class Compiled:
         nothing = (self._nothing,) * 3
         best = self._improved(nothing, whole)
         # The root itself can be neither hidden nor denied, or there would be no view: such a rule is about
-        # what is in it. So its own decision may differ from the one that its children inherit.
-        own = [number for number in whole if self._rules[number].mode in (Mode.RO, Mode.RW)]
+        # the root's entries. So the root's own decision may differ from the one that its children inherit.
+        own = [number for number in whole if self._rules[number].mode not in (Mode.HIDE, Mode.DENY)]
         decision = self._decided(self._improved(nothing, own))
         state = State(decision, best, (), self._relevant(best, tied))
         self._finish(state, hidden=False)
         state._below = self._state(best, (), ())
-        # A quiet root has no state but its own, which must then be its children's as well.
+        # Every child of a quiet root has the root's state, so the root must decide as they do.
         state.quiet = state.quiet and decision is self._decided(best)
         return state
 
@@ -142,22 +177,46 @@ class Compiled:
             return state._below
         return self._first_step(state, name, is_dir)
 
+    def both(self, one: State, other: State) -> State:
+        """Return the state of a path with two names: there and below, the stricter decision holds."""
+        if one is other or _is_open(other):
+            return one
+        if _is_open(one):
+            return other
+        needs = one.asks or other.asks
+        if needs is not None:
+            yes = self.both(_answered(one, needs, True), _answered(other, needs, True))
+            no = self.both(_answered(one, needs, False), _answered(other, needs, False))
+            return yes if yes is no else _question(needs, yes, no)
+        known = self._pairs.get((one, other))
+        if known is None:
+            if len(self._pairs) >= _BOUND:
+                self._forget()
+            known = self._pairs[one, other] = _paired(one, other)
+        return known
+
     def _first_step(self, state: State, name: bytes, is_dir: bool) -> State:
+        if state._pair is not None:
+            result = self.both(*(self.step(half, name, is_dir) for half in state._pair))
+            self._remember(state, name, is_dir, result)
+            return result
         hits, plain = self._floating.search(name), self._floating.plain
         if state._index is not None:
             hits += state._index.search(name)
             plain = plain and state._index.plain
         if not hits and plain:
             return state._below
-        # That nothing matched is remembered too: most names are seen again and again.
+        # A name without a match is remembered too: most names are looked up again and again.
         result = self._advance(state, is_dir, hits) if hits else state._below
         self._remember(state, name, is_dir, result)
         return result
 
-    def walk(self, names: list[bytes], is_dir: bool, exists: Callable[[int, Needs], bool]) -> list[State]:
+    def walk(
+        self, names: list[bytes], is_dir: bool, exists: Callable[[int, RuleCondition], bool]
+    ) -> list[State]:
         """Return the states of the root and of every path on the way down *names*, all settled.
 
-        *exists* is asked with the number of names down to the entry in question.
+        *exists* is called with the depth of the entry in question, counted in names.
         """
         states = [self.start]
         for depth, name in enumerate(names, start=1):
@@ -166,7 +225,7 @@ class Compiled:
         return states
 
     def _advance(self, state: State, is_dir: bool, hits: _Places) -> State:
-        matched: dict[Needs, list[int]] = {Needs.NOTHING: []}
+        matched: dict[RuleCondition, list[int]] = {RuleCondition.NOTHING: []}
         sticky = list(state._sticky)
         near: list[int] = []
         for place in self._relevant(state._best, hits):
@@ -176,16 +235,21 @@ class Compiled:
             elif not rule.files_only if is_dir else not self._directories_only[place]:
                 matched.setdefault(rule.needs, []).append(self._owner[place])
         if not is_dir:
-            # Nothing is below a file, so it needs to know no beginnings.
+            # No path is below a file, so the file's state needs no positions.
             sticky, near = [], []
-        certain = matched.pop(Needs.NOTHING)
+        certain = matched.pop(RuleCondition.NOTHING)
         places = tuple(sorted(set(sticky))), tuple(sorted(set(near)))
         return self._outcome(state._best, certain, matched, *places)
 
     def _outcome(
-        self, best: _Best, certain: list[int], asked: dict[Needs, list[int]], sticky: _Places, near: _Places
+        self,
+        best: _Best,
+        certain: list[int],
+        asked: dict[RuleCondition, list[int]],
+        sticky: _Places,
+        near: _Places,
     ) -> State:
-        """Make the state, or when rules depend on the workspace, the question with both of its answers."""
+        """Make the state or, when rules depend on the workspace, the question with both of its answers."""
         if not asked:
             return self._state(self._improved(best, certain), sticky, near)
         needs, *others = asked
@@ -194,12 +258,7 @@ class Compiled:
         yes = self._outcome(best, certain + asked[needs], rest, sticky, near)
         if yes is no:
             return yes
-        # Unanswered, it stands for yes: the answer under which more rules apply.
-        question = State(yes.decision, yes._best, yes._sticky, yes._near)
-        question.quiet, question._index, question._effect = yes.quiet, yes._index, yes._effect
-        question._below = yes._below
-        question.asks, question.yes, question.no = needs, yes, no
-        return question
+        return _question(needs, yes, no)
 
     def _state(self, best: _Best, sticky: _Places, near: _Places) -> State:
         sticky, near = self._relevant(best, sticky), self._relevant(best, near)
@@ -209,16 +268,16 @@ class Compiled:
             if len(self._states) >= _BOUND:
                 self._forget()
             state = self._states[best, sticky, near] = State(decision, best, sticky, near)
-            self._finish(state, hidden=decision.mode is Mode.HIDE)
+            self._finish(state, hidden=decision.hides)
         return state
 
     def _finish(self, state: State, *, hidden: bool) -> None:
-        """Work out what a new state means for what is below it."""
+        """Compute the fields of a new state that concern paths below."""
         floating = self._count_floating(state._best)
         places = state._sticky + state._near
-        # There is no way into a hidden directory, so no earlier rule can bring back what is in it.
+        # A hidden directory cannot be entered, so no earlier rule can bring back its entries.
         state.quiet = hidden or not (places or any(floating))
-        modes = tuple(None if rule == self._nothing else self._rules[rule].mode for rule in state._best)
+        modes = tuple(None if rule == self._nothing else self._meaning(rule) for rule in state._best)
         state._effect = (Mode.HIDE,) if hidden else (modes, floating, state._sticky, state._near)
         if not state.quiet and places:
             state._index = NameIndex((self._clues[place], place) for place in places)
@@ -234,7 +293,7 @@ class Compiled:
                 project = min(project, rule)
             else:
                 rest = min(rest, rule)
-        # What a firm rule decided no other can change: one state instead of many that decide alike.
+        # No other rule can change the decision of a firm rule: one state for many with equal decisions.
         return (firm, project, rest) if firm == self._nothing else (firm, self._nothing, self._nothing)
 
     def _decided(self, best: _Best) -> Decision:
@@ -242,13 +301,23 @@ class Compiled:
         if firm != self._nothing:
             return self._decisions[firm]
         if project != self._nothing:
-            decision = self._decisions[project]
-            if not self._decisions[rest].mode.stricter_than(decision.mode):
-                return decision
+            return self._together(project, rest)
         return self._decisions[rest]
 
+    def _together(self, project: int, rest: int) -> Decision:
+        """The decision where a rule of the project and another one speak: a project's may only tighten."""
+        known = self._joint.get((project, rest))
+        if known is None:
+            known = self._joint[project, rest] = stricter(self._decisions[project], self._decisions[rest])
+        return known
+
+    def _meaning(self, rule: int) -> tuple[object, ...]:
+        """All that a rule says, wherever it was written."""
+        said = self._rules[rule]
+        return said.mode, said.hold, said.execute
+
     def _limits(self, best: _Best) -> _Best:
-        """Return, for each of the three groups of rules, the end of those that could still matter."""
+        """Return, for each of the three groups of rules, the end of the rules that could still decide."""
         firm, project, rest = best
         if firm != self._nothing:
             return firm, self._firm, self._untrusted
@@ -282,10 +351,11 @@ class Compiled:
         self._remembered += 1
 
     def _forget(self) -> None:
-        """Forget everything; states in use elsewhere stay valid."""
+        """Forget all states and steps; states in use elsewhere stay valid."""
         for state in self._remembering:
             state._files.clear()
             state._directories.clear()
         self._remembering.clear()
         self._states.clear()
+        self._pairs.clear()
         self._remembered = 0

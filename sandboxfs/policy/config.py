@@ -1,8 +1,12 @@
-"""What do the configuration files ask for?
+"""Configuration files and policy options: what they ask for, as values.
 
-The user's file, and the project's own `.sandboxfs.toml`, which is untrusted and holds rules only. A missing
-file means the defaults. Anything in one that is not understood is refused, naming the file, the line, the key
-and what was expected: a sandbox never starts on a guessed policy.
+The files are the user's own, and the project's `.sandboxfs.toml`, which is untrusted and holds rules only. A
+missing file means the defaults. Any part that is not understood is refused, with the file, the line, the key
+and the expected value: a sandbox never starts on a guessed policy.
+
+In the text of a new configuration file (`TEMPLATE`) every setting is commented out, so that writing the file
+changes nothing. Lines that start with `#` and no blank are settings; a test removes their marks and reads the
+result.
 """
 
 import os
@@ -14,22 +18,25 @@ from pathlib import Path
 
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
-from sandboxfs.policy.model import Kind, Mode, Rule, Source
-from sandboxfs.policy.pattern import PatternError, parse
-from sandboxfs.policy.reading import Table, read_document
+from sandboxfs.policy.model import Execute, Hold, Mode, Rule, RuleSource, SourceKind
+from sandboxfs.policy.patterns import PatternError, parse
+from sandboxfs.policy.toml import Problems, TomlTable, either, read_document
 
 PROJECT_FILE = ".sandboxfs.toml"
 WORKSPACE_VARIABLE = "SANDBOXFS_WORKSPACE"
 
-# Rules cost next to nothing unless they are made to, and a project's may have been.
+# Rules are cheap unless a file is written to make them costly, and a project's file may have been.
 _PROJECT_RULES = 1000
 
+ASK_TIMEOUT = 60
+"""Seconds for which a question waits for a person."""
+
 _ROOT_MODES = (Mode.RO.value, Mode.RW.value)
-_MODES = tuple(mode.value for mode in Mode if mode is not Mode.ASK)
+_MODES = tuple(mode.value for mode in Mode)
 
 
 class Symlinks(StrEnum):
-    """What becomes of links that lead out of the view."""
+    """The treatment of symlinks that lead out of the view."""
 
     GUARD = "guard"
     KEEP = "keep"
@@ -46,7 +53,7 @@ class AuditLevel(StrEnum):
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """How much is logged, and how much of that is kept: *keep* files of *size* bytes each."""
+    """The level of the audit log, and its size on disk: *keep* files of *size* bytes each."""
 
     level: AuditLevel = AuditLevel.WRITES
     size: int = 16 * 1024 * 1024
@@ -55,11 +62,19 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class Allow:
-    """A place to be allowed: a path inside the workspace, or another root. Not a pattern."""
+    """A path to be allowed, inside the workspace or as another root. Not a pattern."""
 
     path: str
     mode: Mode
-    source: Source
+    source: RuleSource
+
+
+@dataclass(frozen=True)
+class PassedVariables:
+    """Globs of environment variables for programs in workspaces at or below *workspace*, None for all."""
+
+    workspace: Path | None
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,112 +88,285 @@ class UserConfig:
     allows: tuple[Allow, ...] = ()
     rules: tuple[Rule, ...] = ()
     audit: AuditSettings = AuditSettings()
-    mode_source: Source = field(default=Source(Kind.WORKSPACE), compare=False)
+    passed: tuple[PassedVariables, ...] = ()
+    hold: frozenset[Hold] = frozenset()
+    new_programs: Execute = Execute.ALLOW
+    ask_timeout: int = ASK_TIMEOUT
+    mode_source: RuleSource = field(default=RuleSource(SourceKind.WORKSPACE), compare=False)
+
+    def variables_for(self, workspace: Path) -> tuple[str, ...]:
+        """Return the globs of the variables that programs get in *workspace*."""
+        return tuple(
+            name
+            for one in self.passed
+            if one.workspace is None or workspace.is_relative_to(one.workspace)
+            for name in one.names
+        )
 
     def overridden_by(self, environment: Mapping[str, str]) -> "UserConfig":
         """Return the configuration with the workspace that *environment* names, which is then `rw`."""
         given = environment.get(WORKSPACE_VARIABLE)
         if not given:
             return self
-        source = Source(Kind.WORKSPACE, WORKSPACE_VARIABLE)
+        source = RuleSource(SourceKind.WORKSPACE, WORKSPACE_VARIABLE)
         return replace(self, root=Path(given).expanduser(), mode=Mode.RW, mode_source=source)
 
 
-def read_user_config(path: Path) -> UserConfig:
-    """Read the user's file at *path*; raise `UsageError` for all but a missing or understood one."""
-    document = read_document(path)
-    if document is None:
-        return UserConfig()
-    document.only("workspace", "rule", "log")
+def read_user_config(path: Path, problems: Problems | None = None) -> UserConfig:
+    """Read the user's file at *path*; raise `UsageError` unless the file is missing or understood.
+
+    With *problems*, each error is added there and its part of the file left out.
+    """
+    document = read_document(path, problems=problems)
+    return UserConfig() if document is None else user_config(document)
+
+
+def user_config(document: TomlTable) -> UserConfig:
+    """Convert the document of a user's file."""
+    document.only("workspace", "rule", "log", "environment", "execute", "ask")
     workspace = document.table("workspace")
-    workspace.only("root", "mode", "enabled", "symlinks", "allow")
+    workspace.only("root", "mode", "enabled", "symlinks", "allow", "hold")
+    execute = document.table("execute")
+    execute.only("new")
+    ask = document.table("ask")
+    ask.only("timeout")
     log = document.table("log")
     log.only("level", "size", "keep")
     defaults = AuditSettings()
     return UserConfig(
-        root=_root(workspace),
+        root=_directory(workspace, "root"),
         mode=workspace.choice("mode", Mode, _ROOT_MODES, Mode.RW),
         enabled=workspace.flag("enabled", True),
         symlinks=workspace.choice("symlinks", Symlinks, tuple(Symlinks), Symlinks.GUARD),
         allows=tuple(_allows(workspace)),
-        rules=tuple(_rules(document, Kind.USER)),
+        rules=tuple(_rules(document, SourceKind.USER)),
         audit=AuditSettings(
             log.choice("level", AuditLevel, tuple(AuditLevel), defaults.level),
             log.number("size", defaults.size, least=64 * 1024),
             log.number("keep", defaults.keep, least=1),
         ),
+        passed=tuple(_passed(document)),
+        hold=_hold(workspace),
+        new_programs=_execute(execute, "new") or Execute.ALLOW,
+        ask_timeout=ask.number("timeout", ASK_TIMEOUT, least=1),
         mode_source=_mode_source(workspace),
     )
 
 
-def read_project_rules(workspace: Path) -> tuple[Rule, ...]:
-    """Read the rules that the project in *workspace* brings along; its file must be a regular one."""
+def read_project_rules(workspace: Path, problems: Problems | None = None) -> tuple[Rule, ...]:
+    """Read the rules of the project in *workspace*; its file must be a regular one.
+
+    With *problems*, each error is added there and its part of the file left out.
+    """
     path = workspace / PROJECT_FILE
     try:
-        # Nobody vouches for what is there: a link could lead anywhere, opening a FIFO could take for ever.
+        # The path is untrusted: a symlink could lead anywhere, and opening a FIFO could block for ever.
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise UsageError(f"{PROJECT_FILE}: not a regular file")
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
         raise UsageError(f"cannot read configuration {quoted(path)}: {error.strerror}") from error
-    document = read_document(path, PROJECT_FILE, flags=os.O_NOFOLLOW | os.O_NONBLOCK)
-    if document is None:
-        return ()
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
+    document = read_document(path, PROJECT_FILE, flags=flags, problems=problems)
+    return () if document is None else project_rules(document)
+
+
+def project_rules(document: TomlTable) -> tuple[Rule, ...]:
+    """Convert the document of a project's file."""
     document.only("rule")
-    rules = tuple(_rules(document, Kind.PROJECT))
+    rules = tuple(_rules(document, SourceKind.PROJECT))
     if len(rules) > _PROJECT_RULES:
         raise UsageError(f"{PROJECT_FILE}: more than {_PROJECT_RULES} rules")
     return rules
 
 
-def _root(workspace: Table) -> Path | None:
-    value = workspace.text("root")
+def _directory(table: TomlTable, key: str) -> Path | None:
+    value = table.text(key)
     if value is None:
         return None
     try:
-        root = Path(value).expanduser()
-    except RuntimeError as error:
-        raise workspace.complaint("root", f"no such user in {quoted(value)}") from error
-    if not root.is_absolute() or "\0" in value:
-        raise workspace.complaint(
-            "root", f"expected an absolute path or one starting with '~', found {quoted(value)}"
-        )
-    return root
+        path = Path(value).expanduser()
+    except RuntimeError:
+        table.refuse(key, f"no such user in {quoted(value)}")
+        return None
+    except ValueError:
+        # A NUL in the name of a user.
+        path = Path()
+    if not path.is_absolute() or "\0" in value:
+        table.refuse(key, f"expected an absolute path or one starting with '~', found {quoted(value)}")
+    return path
 
 
-def _mode_source(workspace: Table) -> Source:
+def _passed(document: TomlTable) -> Iterator[PassedVariables]:
+    for table in document.tables("environment"):
+        table.only("workspace", "pass")
+        names = table.texts("pass")
+        for name in names:
+            if not name or "=" in name or "\0" in name:
+                table.refuse("pass", f"expected names of variables or globs, found {quoted(name)}")
+        yield PassedVariables(_directory(table, "workspace"), names)
+
+
+def _mode_source(workspace: TomlTable) -> RuleSource:
     line = workspace.line("mode")
-    return Source(Kind.WORKSPACE) if line is None else Source(Kind.WORKSPACE, workspace.file, line)
+    return (
+        RuleSource(SourceKind.WORKSPACE)
+        if line is None
+        else RuleSource(SourceKind.WORKSPACE, workspace.file, line)
+    )
 
 
-def _rules(document: Table, kind: Kind) -> Iterator[Rule]:
+def _rules(document: TomlTable, kind: SourceKind) -> Iterator[Rule]:
     for table in document.tables("rule"):
-        table.only("path", "mode")
-        pattern = table.required("path")
+        table.only("path", "mode", "hold", "execute")
+        pattern, mode, hold, execute = table.required("path"), _mode(table), _hold(table), _execute(table)
+        if pattern is None:
+            continue
         try:
             parse(pattern)
         except PatternError as error:
-            raise table.complaint("path", str(error)) from error
-        yield Rule(pattern, _mode(table), _source(table, kind))
+            table.refuse("path", str(error))
+            continue
+        yield Rule(pattern, mode, _source(table, kind), hold=hold, execute=execute)
 
 
-def _allows(workspace: Table) -> Iterator[Allow]:
+def _hold(table: TomlTable) -> frozenset[Hold]:
+    """Return the kinds of change that a rule holds."""
+    if table.line("hold") is None:
+        return frozenset()
+    known = tuple(kind.value for kind in Hold)
+    words = table.texts("hold")
+    for word in words:
+        if word not in known:
+            table.refuse("hold", f"expected {either(known)}, found {quoted(word)}")
+    return frozenset(Hold(word) for word in words if word in known)
+
+
+def _execute(table: TomlTable, key: str = "execute") -> Execute | None:
+    """Return what a rule says about executing; None where it says nothing of its own."""
+    if table.line(key) is None:
+        return None
+    return table.choice(key, Execute, tuple(Execute), Execute.DENY)
+
+
+def _allows(workspace: TomlTable) -> Iterator[Allow]:
     for table in workspace.tables("allow"):
         table.only("path", "mode")
-        path = table.required("path")
+        path, mode = table.required("path"), _mode(table, Mode.RW)
+        if path is None:
+            continue
         if not path or "\0" in path:
-            raise table.complaint("path", f"expected a path, found {quoted(path)}")
-        yield Allow(path, _mode(table, Mode.RW), _source(table, Kind.USER))
+            table.refuse("path", f"expected a path, found {quoted(path)}")
+        yield Allow(path, mode, _source(table, SourceKind.USER))
 
 
-def _mode(table: Table, default: Mode | None = None) -> Mode:
-    if default is None:
-        table.required("mode")
-    if table.text("mode") == Mode.ASK:
-        raise table.complaint("mode", "'ask' is not available yet")
-    return table.choice("mode", Mode, _MODES, default or Mode.RW)
+def _mode(table: TomlTable, default: Mode | None = None) -> Mode:
+    word = table.text("mode") if default is not None else table.required("mode")
+    if word is None:
+        return default or Mode.RO
+    return table.choice("mode", Mode, _MODES, Mode.RO)
 
 
-def _source(table: Table, kind: Kind) -> Source:
-    return Source(kind, table.file, table.line())
+def _source(table: TomlTable, kind: SourceKind) -> RuleSource:
+    return RuleSource(kind, table.file, table.line())
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """The policy options of a command line; None or empty for an absent option.
+
+    *roots*: paths outside the workspace can be allowed. *shared*: the rules are for several workspaces, so a
+    rule without a match in this one is no mistake. *more* are rules that come after all others but the
+    built-in. *replace*: the options replace those that the sandbox was made with.
+    """
+
+    mode: str | None = None
+    preset: str | None = None
+    rules: tuple[str, ...] = ()
+    allows: tuple[str, ...] = ()
+    symlinks: str | None = None
+    log_level: str | None = None
+    roots: bool = False
+    shared: bool = False
+    more: tuple[Rule, ...] = ()
+    replace: bool = False
+
+
+TEMPLATE = """\
+# The configuration of sandboxfs. What is commented out is the default or an example.
+# docs/policy.md explains modes, order and patterns; `sandboxfs config check` reads this file and says what is
+# wrong with it.
+
+#[workspace]
+
+# The directory to work on when none is given.
+#root = "~/projects/app"
+
+# What paths that no rule names may be used for: "rw" (changes stay in the sandbox) or "ro".
+#mode = "rw"
+
+# `hold = ["delete", "overwrite"]` here holds such changes of what the workspace has.
+
+# false: no rule is enforced. Changes stay in the sandbox all the same.
+#enabled = true
+
+# Links that lead out of the view: "guard" keeps those into system directories only, "keep" all, "deny" none.
+#symlinks = "guard"
+
+# Places to allow, by path: inside the workspace, or other directories to work on.
+#[[workspace.allow]]
+#path = "~/projects/app/generated"
+#mode = "rw"
+
+# Rules, by pattern. The first that matches decides, so exceptions come before what they are exceptions from.
+#   hide   not listed, not found           ro   can be read and run, not changed
+#   deny   listed, cannot be used          rw   can be changed, inside the sandbox
+#   ask    a person is asked before it is read or executed; changes are held
+#   hold   can be read and run; changes stay out of `commit` until a person approves them
+# `hold = ["delete", "overwrite"]` beside a mode holds such changes of what the workspace has, and
+# `execute = "ask"`, "deny" or "allow" says of executing what the mode does not.
+
+# Example settings may be shown to the program, real ones may not: anywhere, and also when made later.
+#[[rule]]
+#path = "**/.env.example"
+#mode = "ro"
+
+#[[rule]]
+#path = "**/.env*"
+#mode = "hide"
+
+#[[rule]]
+#path = "*.pem"
+#mode = "hide"
+
+# A path with a slash starts at the workspace; one with "/" or "~" in front is a place on this machine.
+#[[rule]]
+#path = "vendor/**"
+#mode = "ro"
+
+#[execute]
+
+# Programs that the sandbox itself made or changed: "ask" a person once for each, "deny" or "allow" them.
+#new = "allow"
+
+#[ask]
+
+# How many seconds a program waits for a person before it is refused.
+#timeout = 60
+
+# Environment variables that programs of `sandboxfs run` get besides the harmless ones, by name or by glob, in
+# workspaces at or below a directory, or everywhere.
+#[[environment]]
+#workspace = "~/projects/app"
+#pass = ["DATABASE_URL", "MYAPP_*"]
+
+#[log]
+
+# What is written to the audit log: "denials", "writes" (every change and every denial) or "all" (reads too).
+#level = "writes"
+
+# A file of the log ends at this many bytes, and this many files are kept.
+#size = 16777216
+#keep = 4
+"""

@@ -1,1 +1,1 @@
-"""Which sandboxes exist? Records, locks and the places they live in."""
+"""The state directory: records of sandboxes, locks and the audit log."""

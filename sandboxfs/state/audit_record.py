@@ -1,42 +1,113 @@
-"""How is one record of the audit log written, and how does each vouch for the one before it?
+"""Audit records: one line of the log each, with the name of the command, chained to the line before.
 
-A record is one line of ASCII JSON. Its `prev` is the SHA-256 of the line before it, so that no line can be
-changed, removed or moved without the next one telling; its `crc` covers its own line, because the last one
+The kernel names a thread; people know processes. Only files of /proc are read that never wait for the
+process: a process may hold its memory map while it waits for the daemon. An ended process has no name any
+more, so names are looked up soon: before a denial is answered, right after a change is.
+
+A record is one line of ASCII JSON. Its `prev` is the SHA-256 of the line before, so that a line that was
+changed, removed or moved does not match the next one. Its `crc` covers its own line, because the last line
 has no successor. Paths are bytes: those that are no UTF-8 appear as the surrogates of `surrogateescape`.
+
+Losses are counted by reason until a gap record reports them. The recording and the writing thread both count,
+hence the lock, which is only taken when records are lost.
 """
 
 import errno
 import hashlib
 import json
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
 from typing import NamedTuple, Protocol
 
-from sandboxfs.state.audit_commands import Process
+from sandboxfs.paths import LONGEST_PATH
+
+_FRESH = 1.0
+_MEMORABLE = 3.0
+_CACHE_LIMIT = 4096
+
+
+class Process(NamedTuple):
+    """A process and the name of its command, of which the kernel keeps at most 15 characters."""
+
+    pid: int
+    command: str | None
+
+
+def process_of(thread: int) -> Process | None:
+    """Find the process of *thread*; None when the thread has ended or cannot be seen."""
+    try:
+        with open(f"/proc/{thread}/status", "rb") as status:  # noqa: PTH123 - Path costs as much as the read
+            head = status.read(512)
+        name, pid = _named(head), _leader(head)
+        if pid != thread:
+            # Threads may have names of their own.
+            with open(f"/proc/{pid}/comm", "rb") as comm:  # noqa: PTH123
+                name = comm.read().removesuffix(b"\n")
+    except (OSError, ValueError):
+        return None
+    return Process(pid, name.decode("utf-8", "surrogateescape"))
+
+
+def _named(status: bytes) -> bytes:
+    start = status.index(b"Name:\t") + 6
+    # The kernel writes a newline and a backslash in the name as \n and \\.
+    escaped = status[start : status.index(b"\n", start)]
+    return escaped.replace(b"\\n", b"\n").replace(b"\\\\", b"\\")
+
+
+def _leader(status: bytes) -> int:
+    start = status.index(b"\nTgid:\t") + 7
+    return int(status[start : status.index(b"\n", start)])
+
+
+class CommandNames:
+    """Cache of processes by thread. A name is read again after a second: ids are reused, programs exec."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[float, Process]] = {}
+
+    def of(self, thread: int) -> Process:
+        """Find the process of *thread*, even if the thread has ended since a look not long ago."""
+        now = time.monotonic()
+        known = self._seen.get(thread)
+        if known is not None and now - known[0] < _FRESH:
+            return known[1]
+        found = process_of(thread)
+        if found is not None:
+            if len(self._seen) >= _CACHE_LIMIT:
+                self._seen.clear()
+            self._seen[thread] = (now, found)
+            return found
+        if known is not None and now - known[0] < _MEMORABLE:
+            return known[1]
+        return Process(thread, None)
+
 
 _CRC_LENGTH = len(b',"crc":"00000000"}')
-# So many recurring parts of records are remembered.
+# How many recurring parts of records are remembered.
 _REMEMBERED = 1000
 
 
 class RuleLike(Protocol):
-    """What gave a decision: its text is what `str` says, and it knows where it was written."""
+    """The rule behind a decision: `str` gives its text, *source* the place where the rule was written."""
 
     @property
     def source(self) -> object: ...
 
 
 Decided = tuple[int, int, int, str, str, bytes, bytes | None, str, bool, RuleLike | None, int, str | None]
-"""One decision: when (in ns), pid and uid of who asked, operation, access, path, second path, what was
-decided, whether that allows it, the rule that said so, the error, the name of the program.
+"""One decision: time in ns, pid and uid of the caller, operation, access, path, second path, the mode,
+whether the operation was allowed, the rule, the errno, the name of the command.
 
-A plain tuple is made in a third of the time that one with names takes."""
+A plain tuple is made in a third of the time of a named one."""
 
 
-class Happened(NamedTuple):
+class AuditEvent(NamedTuple):
     """One event in the life of a sandbox or of the log itself."""
 
     time_ns: int
@@ -45,12 +116,15 @@ class Happened(NamedTuple):
 
 
 def genesis(name: str) -> str:
-    """Return what the first record of the sandbox called *name* has as `prev`."""
+    """Return the `prev` of the first record of the sandbox called *name*."""
     return hashlib.sha256(b"0" * 64 + name.encode()).hexdigest()
 
 
 def digest(line: bytes) -> str:
-    """Return what the record after *line*, given without its newline, has as `prev`."""
+    """Return the `prev` of the record after *line*, which is given without its newline.
+
+    The same digest stands for a path that is not written as a whole.
+    """
     return hashlib.sha256(line).hexdigest()
 
 
@@ -66,15 +140,15 @@ def _second(seconds: int) -> str:
 
 
 class Chain(NamedTuple):
-    """Where the log stands: the number of its last record, and what the next one says about it."""
+    """The end of a chain: the number of the last record, and the `prev` of the next one."""
 
     seq: int
     prev: str
 
     def seal(self, records: Iterable[tuple[int, str]]) -> tuple[list[bytes], "Chain"]:
-        """Write records, each given as its time and its own part; their lines, and where the log stands then.
+        """Write records, each given as its time and its own members; return their lines and the new end.
 
-        One loop without calls of ours: this, too, competes with the thread that answers the kernel.
+        One loop with few calls: sealing, too, competes with the thread that answers the kernel.
         """
         lines = []
         seq, prev = self
@@ -93,22 +167,22 @@ class Chain(NamedTuple):
 
 
 _Recurring = tuple[Process, int, str, str, str, bool, int, int]
-"""The parts of a decision that are the same for many; the rule by its identity, because hashing one costs
-more than writing it."""
+"""The parts of a decision that recur; the rule by its identity, because hashing a rule costs more than
+writing it."""
 
 
 class Wording:
-    """Writes the part of a record that tells of a decision.
+    """Writes the members of a record that describe a decision.
 
-    By hand, and what recurs only once, because this competes with the thread that answers the kernel: it
-    takes a fifth of the time of json.dumps.
+    By hand, and recurring parts only once, in a fifth of the time of json.dumps: the writer competes with the
+    thread that answers the kernel.
     """
 
     def __init__(self) -> None:
         self._known: dict[_Recurring, tuple[str, str, RuleLike | None]] = {}
 
     def decided(self, decided: Decided, process: Process) -> str:
-        """Tell of *decided*, asked for by *process*."""
+        """Write the members for *decided*, a decision about an operation of *process*."""
         _, _, uid, op, access, path, to, decision, allowed, rule, error, _ = decided
         recurring = process, uid, op, access, decision, allowed, id(rule), error
         known = self._known.get(recurring)
@@ -116,19 +190,26 @@ class Wording:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             asked, answered = _asked(process, uid, op, access), _answered(decision, allowed, rule, error)
-            # The rule is kept, so that its identity is not given to another.
+            # The rule is kept, so that no other rule gets its identity.
             known = self._known[recurring] = asked, answered, rule
-        quoted = quote(path.decode("utf-8", "surrogateescape"))
+        quoted = _path("path", path)
         if to is None:
             return f"{known[0]}{quoted},{known[1]}"
-        second = quote(to.decode("utf-8", "surrogateescape"))
-        return f'{known[0]}{quoted},"to":{second},{known[1]}'
+        return f"{known[0]}{quoted},{_path('to', to)},{known[1]}"
+
+
+def _path(member: str, path: bytes) -> str:
+    """Write a path; of a very long one only the beginning, or a few would rotate all else out of the log."""
+    text = quote(path[:LONGEST_PATH].decode("utf-8", "surrogateescape"))
+    if len(path) <= LONGEST_PATH:
+        return f'"{member}":{text}'
+    return f'"{member}":{text},"{member}_sha256":"{digest(path)}"'
 
 
 def _asked(process: Process, uid: int, op: str, access: str) -> str:
     pid, command = process
     program = "null" if command is None else quote(command)
-    return f'"pid":{pid},"command":{program},"uid":{uid},"op":{quote(op)},"access":{quote(access)},"path":'
+    return f'"pid":{pid},"command":{program},"uid":{uid},"op":{quote(op)},"access":{quote(access)},'
 
 
 def _answered(decision: str, allowed: bool, rule: RuleLike | None, error: int) -> str:
@@ -136,8 +217,8 @@ def _answered(decision: str, allowed: bool, rule: RuleLike | None, error: int) -
     return f'{said},{_rule(rule)},"errno":{_errno(error)}'
 
 
-def happened_members(happened: Happened) -> str:
-    """Write the part of a record that tells of *happened*."""
+def happened_members(happened: AuditEvent) -> str:
+    """Write the members of a record that describe the event *happened*."""
     written = json.dumps({"event": happened.event, **happened.details}, default=str, separators=(",", ":"))
     return written[1:-1]
 
@@ -153,7 +234,10 @@ def _errno(number: int) -> str:
 
 
 def parse_line(line: bytes) -> dict[str, object] | None:
-    """Read a line; None unless it is an object with a time, a number and a `prev`."""
+    """Parse a line; None unless the line is an object with a time, a number and a `prev`.
+
+    Not by `codec`: there are millions of lines, of many kinds, and each is shown with all its members.
+    """
     try:
         found: object = json.loads(line)
     except (ValueError, RecursionError):
@@ -166,6 +250,67 @@ def parse_line(line: bytes) -> dict[str, object] | None:
 
 
 def undamaged(line: bytes) -> bool:
-    """Say whether *line* is what was once written, by its own `crc`."""
+    """Say whether *line* is as it was written, by its own `crc`."""
     covered, ending = line[:-_CRC_LENGTH], line[-_CRC_LENGTH:]
     return ending == b',"crc":"%08x"}' % zlib.crc32(covered)
+
+
+@dataclass(frozen=True)
+class _Loss:
+    count: int
+    first_ns: int
+    last_ns: int
+
+    def __add__(self, other: "_Loss") -> "_Loss":
+        return _Loss(
+            self.count + other.count, min(self.first_ns, other.first_ns), max(self.last_ns, other.last_ns)
+        )
+
+
+class Gaps:
+    """The losses that no gap record has reported yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._losses: dict[str, _Loss] = {}
+        self._taken: dict[str, _Loss] = {}
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._losses)
+
+    def add(self, reason: str, count: int, first_ns: int, last_ns: int) -> None:
+        """Count *count* records from the time between *first_ns* and *last_ns* as lost."""
+        self._merge({reason: _Loss(count, first_ns, last_ns)})
+
+    def take(self) -> list[AuditEvent]:
+        """Return a gap record for each reason, and start the counts again from zero."""
+        if not self._losses:
+            self._taken = {}
+            return []
+        with self._lock:
+            self._taken, self._losses = self._losses, {}
+        return [
+            AuditEvent(
+                time.time_ns(),
+                "gap",
+                {
+                    "lost": loss.count,
+                    "reason": reason,
+                    "first": timestamp(loss.first_ns),
+                    "last": timestamp(loss.last_ns),
+                },
+            )
+            for reason, loss in self._taken.items()
+        ]
+
+    def put_back(self) -> None:
+        """Count the losses taken last again: their gap records could not be stored."""
+        taken, self._taken = self._taken, {}
+        self._merge(taken)
+
+    def _merge(self, losses: dict[str, _Loss]) -> None:
+        with self._lock:
+            for reason, loss in losses.items():
+                known = self._losses.get(reason)
+                self._losses[reason] = loss if known is None else known + loss

@@ -1,12 +1,16 @@
-"""Where does sandboxfs keep things on this machine, and what did the environment say about it?
+"""Locations of state, configuration and runtime files, and the user's home, by the environment.
 
-One value, taken from the environment once per command and passed on. Reading it creates nothing.
+`Locations` is taken from the environment once per command and passed on. Nothing here creates a file.
 """
 
 import os
+import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from sandboxfs.errors import UsageError
+from sandboxfs.paths import quoted
 
 STATE_VARIABLE = "SANDBOXFS_STATE_DIR"
 CONFIG_VARIABLE = "SANDBOXFS_CONFIG"
@@ -31,6 +35,14 @@ class SandboxPlaces:
         return self.home / "daemon.log"
 
     @property
+    def private_home(self) -> Path:
+        return self.home / "home"
+
+    @property
+    def home_lock(self) -> Path:
+        return self.home / "home.lock"
+
+    @property
     def upper(self) -> Path:
         return self.home / "roots" / "0" / "upper"
 
@@ -51,6 +63,10 @@ class SandboxPlaces:
         return self.home / "commits"
 
     @property
+    def run_lock(self) -> Path:
+        return self.home / "runs.lock"
+
+    @property
     def review_lock(self) -> Path:
         return self.home / "review.lock"
 
@@ -67,11 +83,11 @@ class Locations:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Locations":
         """Resolve every location; an empty variable counts as unset."""
         named_state = environment.get(STATE_VARIABLE)
-        state = Path(named_state or _data(environment)).absolute()
-        # The state is compared with workspaces, which are compared by their real path.
+        state = _absolute(STATE_VARIABLE, named_state or _data(environment))
+        # The real path, because the state directory is compared with workspaces, which are real paths.
         state = Path(os.path.realpath(state))
         named_config = environment.get(CONFIG_VARIABLE)
-        config = Path(named_config or _config(environment)).absolute()
+        config = _absolute(CONFIG_VARIABLE, named_config or _config(environment))
         return cls(state=state, runtime=_runtime(environment, state), config=config)
 
     @property
@@ -87,14 +103,32 @@ class Locations:
         return SandboxPlaces(self.sandboxes / name)
 
     def default_mountpoint(self, name: str) -> Path:
-        """Return where the sandbox called *name* is mounted when the user names no place."""
+        """Return the mountpoint of the sandbox called *name* when the user names none."""
         return self.runtime / "mnt" / name
+
+
+def home_directory(environment: Mapping[str, str]) -> Path:
+    """Return the user's home, resolved; it need not exist."""
+    given = environment.get("HOME", "")
+    if not given.startswith("/"):
+        try:
+            given = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            given = "/"
+    return Path(os.path.realpath(given))
+
+
+def _absolute(variable: str, given: str | Path) -> Path:
+    try:
+        return Path(given).absolute()
+    except OSError as error:
+        raise UsageError(f"{variable}: cannot use {quoted(given)}: the current directory is gone") from error
 
 
 def _data(environment: Mapping[str, str]) -> str:
     if given := environment.get("XDG_DATA_HOME", "").strip():
         return str(Path(given, "sandboxfs"))
-    # Late here and below: it takes as long as half of a command's start.
+    # Imported late, here and below: platformdirs takes as long as half of a command's start.
     import platformdirs
 
     return platformdirs.user_data_dir("sandboxfs")

@@ -7,10 +7,9 @@
     sandboxfs        with the policy and audit log that everybody gets
     rules off        sandboxfs without rules, with the audit log at its least
     pyfuse3          the floor: the thinnest filesystem on it passes a copy on
-    pyfuse3's loop   sandboxfs without its own loop: every request goes through pyfuse3 and trio
     only sleeps      sandboxfs with a loop that never looks for requests without sleeping
 
-The last three take part only when they are asked for.
+The last two take part only when they are asked for.
 
 Each mount is a new one with nothing above the tree. What was written is put aside when it ends, not removed:
 for minutes after many files were removed, ext4 looks at each of their inodes before it makes a new one, and
@@ -40,7 +39,6 @@ from scripts.benches.names import (
     OWN,
     PLAIN,
     RULES_OFF,
-    STOCK_LOOP,
     THINNEST,
     UNIONFS,
 )
@@ -50,10 +48,9 @@ USED = "used"
 """Where each competitor puts aside what it wrote."""
 _MUCH_ROOM = (1 << 20) // 512
 # What takes a part of sandboxfs away, done before it starts: nobody else is to find a switch for it.
-WITHOUT_LOOP = "from sandboxfs.fuse import session\nsession.can_be_installed = lambda: False\n"
 WITHOUT_LOOKING = (
-    "from sandboxfs.fuse.waiting import Waiting\n"
-    "Waiting.__init__.__kwdefaults__['processors'] = 1  # with one it never looks\n"
+    "from sandboxfs.fuse.request_loop import RequestLoop\n"
+    "RequestLoop.__init__.__kwdefaults__['processors'] = 1  # with one it never looks\n"
 )
 _PACKAGES = {FUSE_OVERLAYFS: "fuse-overlayfs", UNIONFS: "unionfs-fuse"}
 
@@ -220,7 +217,6 @@ def everybody(place: Path, environment: Mapping[str, str]) -> list[Competitor]:
         Sandboxfs(place / OWN, environment),
         Sandboxfs(place / "rules-off", environment, RULES_OFF, off),
         Thinnest(place / THINNEST, environment),
-        Sandboxfs(place / "stock-loop", environment, STOCK_LOOP, altered=WITHOUT_LOOP),
         Sandboxfs(place / "only-sleeps", environment, ONLY_SLEEPS, altered=WITHOUT_LOOKING),
     ]
 

@@ -13,9 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from sandboxfs.confine import bubblewrap
-from sandboxfs.confine.choice import try_bubblewrap
-from sandboxfs.confine.system import find_system, interpreter_directory
+from sandboxfs.confine.detect import try_bubblewrap
+from sandboxfs.confine.mounts import ConfinedMounts, bubblewrap_arguments, find_system, interpreter_directory
 
 SANDBOXFS = [sys.executable, "-m", "sandboxfs"]
 ROWS = ("true", "bubblewrap", "mount and unmount", "run", "run, joining", "--version", "diff")
@@ -38,8 +37,8 @@ def bench_run(place: Path, options: argparse.Namespace) -> dict[str, object]:
     found = try_bubblewrap()
     if found.problem is not None or found.program is None:
         sys.exit(f"bench: no bubblewrap: {found.problem}")
-    world = bubblewrap.World(find_system(interpreter_directory()), ((workspace, workspace),))
-    wrapped = [str(found.program), *bubblewrap.arguments(world, filter_descriptor=None, sizes=found.sizes)]
+    world = ConfinedMounts(find_system(interpreter_directory()), ((workspace, workspace),))
+    wrapped = [str(found.program), *bubblewrap_arguments(world, filter_descriptor=None, sizes=found.sizes)]
     commands = {
         "true": [["true"]],
         "bubblewrap": [[*wrapped, "--", "true"]],

@@ -22,9 +22,9 @@ from itertools import count
 
 import trio
 
-from sandboxfs.fuse.session import serve
-from sandboxfs.fuse.telling import Telling
-from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry, Lasting, Opened
+from sandboxfs.fuse.connection import serve
+from sandboxfs.fuse.notify import Notifier
+from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Caller, Entry, Lasting, OpenedFile
 
 # What is no larger is given to the kernel when it is first opened, as sandboxfs does.
 _SMALL = 1 << 16
@@ -206,12 +206,14 @@ class Thinnest:
 
     # Names
 
-    def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> Entry:
-        os.mknod(name, mode, device, dir_fd=self.nodes[parent].fd)
+    def mknod(
+        self, parent: int, name: bytes, mode: int, device: int, caller: Caller, *, umask: int = 0
+    ) -> Entry:
+        os.mknod(name, mode & ~umask, device, dir_fd=self.nodes[parent].fd)
         return self.made(self.nodes[parent], name)
 
-    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
-        os.mkdir(name, mode, dir_fd=self.nodes[parent].fd)
+    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller, *, umask: int = 0) -> Entry:
+        os.mkdir(name, mode & ~umask, dir_fd=self.nodes[parent].fd)
         return self.made(self.nodes[parent], name)
 
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
@@ -253,7 +255,7 @@ class Thinnest:
 
     # Files
 
-    def open(self, ino: int, flags: int, caller: Caller) -> Opened:
+    def open(self, ino: int, flags: int, caller: Caller) -> OpenedFile:
         node = self.nodes[ino]
         name, within = self.where(node)
         fd = os.open(name, flags & ~_NOT_PASSED_ON, dir_fd=within)
@@ -263,19 +265,21 @@ class Thinnest:
                 content = os.pread(fd, node.fresh, 0)
             node.fresh = 0
         self.files[fd] = node
-        return Opened(fd, content is None, False, content)
+        return OpenedFile(fd, content is None, False, content)
 
-    def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
+    def create(
+        self, parent: int, name: bytes, mode: int, flags: int, caller: Caller, *, umask: int = 0
+    ) -> tuple[OpenedFile, Entry]:
         folder = self.nodes[parent]
-        fd = os.open(name, flags & ~_NOT_PASSED_ON | os.O_CREAT, mode, dir_fd=folder.fd)
+        fd = os.open(name, flags & ~_NOT_PASSED_ON | os.O_CREAT, mode & ~umask, dir_fd=folder.fd)
         entry = self.made(folder, name, os.fstat(fd))
         self.files[fd] = self.nodes[entry.ino]
-        return Opened(fd, True), entry
+        return OpenedFile(fd, True), entry
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
         return os.pread(handle, size, offset)
 
-    def write(self, handle: int, offset: int, data: bytes | memoryview) -> int:
+    def write(self, handle: int, offset: int, data: bytes | memoryview, *, strip: bool = False) -> int:
         return os.pwrite(handle, data, offset)
 
     def release(self, handle: int) -> None:
@@ -353,7 +357,7 @@ def main() -> None:
     ready = partial(print, "served", flush=True)
     thinnest = Thinnest(sys.argv[1])
     trio.run(
-        partial(serve, thinnest, sys.argv[2], Telling(), read_only=False, allow_other=False, ready=ready)
+        partial(serve, thinnest, sys.argv[2], Notifier(), read_only=False, allow_other=False, ready=ready)
     )
 
 

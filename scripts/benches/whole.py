@@ -35,7 +35,7 @@ from scripts.benches.competitors import (
 )
 from scripts.benches.disk import NEW_DISK
 from scripts.benches.measuring import clean_environment, note
-from scripts.benches.names import EVERYBODY, LATENCY, ONLY_SLEEPS, OWN, PLAIN, STOCK_LOOP, THINNEST, USUAL
+from scripts.benches.names import EVERYBODY, LATENCY, ONLY_SLEEPS, OWN, PLAIN, THINNEST, USUAL
 from scripts.benches.showing import Outcome
 from scripts.benches.supplies import described_application, make_supplies
 from scripts.benches.targets import floors, judge
@@ -95,7 +95,7 @@ def chosen_names(against: str | None, *, floor: bool = False, loop: bool = False
     if floor:
         wanted.add(THINNEST)
     if loop:
-        wanted |= {STOCK_LOOP, ONLY_SLEEPS}
+        wanted.add(ONLY_SLEEPS)
     if unknown := wanted - set(EVERYBODY):
         sys.exit(f"bench: nobody is called {', '.join(sorted(unknown))}; there are {', '.join(EVERYBODY)}")
     return [name for name in EVERYBODY if name in wanted | {OWN}]

@@ -6,24 +6,25 @@ from collections.abc import Callable
 
 import pytest
 
-from sandboxfs.layers.baseline import LIMIT, Baseline, Sighting
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.upper.baseline import LIMIT, Baseline, BaselineEntry
 from tests.conftest import MakeSandbox
 from tests.support.drivers import Sandbox
 from tests.support.syscalls import RENAME_EXCHANGE
 
 
-def sightings(sandbox: Sandbox) -> dict[str, Sighting]:
-    """All sightings but the workspace's own."""
+def baseline_entries(sandbox: Sandbox) -> dict[str, BaselineEntry]:
+    """All entries but the workspace's own."""
     with HostDir.at(sandbox.baseline) as directory:
-        return {os.fsdecode(one.path): one for one in Baseline.load(directory).below(b"")}
+        noted = Baseline.load(directory).below(sandbox.top)
+    return {os.fsdecode(one.path.removeprefix(sandbox.top).lstrip(b"/")): one for one in noted}
 
 
 def contents(sandbox: Sandbox) -> dict[str, bytes]:
     """The paths that were sighted and whose bytes were saved."""
     with HostDir.at(sandbox.baseline) as directory:
         baseline = Baseline.load(directory)
-        read = {os.fsdecode(one.path): baseline.content(one) for one in baseline.below(b"")}
+        read = {path: baseline.content(one) for path, one in baseline_entries(sandbox).items()}
     return {path: content for path, content in read.items() if content is not None}
 
 
@@ -35,12 +36,13 @@ def test_looking_notes_nothing(sandbox: Sandbox) -> None:
     sandbox.read("file")
     sandbox.names("dir")
     sandbox.readlink("link")
-    assert sightings(sandbox) == {}
+    assert baseline_entries(sandbox) == {}
 
 
+@pytest.mark.own_mount
 def test_the_workspace_itself_is_noted(sandbox: Sandbox) -> None:
     with HostDir.at(sandbox.baseline) as directory:
-        root = Baseline.load(directory).get(b"")
+        root = Baseline.load(directory).get(sandbox.top)
     assert root is not None
     assert (root.mode, root.ino) == (sandbox.lower.stat().st_mode, sandbox.lower.stat().st_ino)
 
@@ -62,9 +64,9 @@ CHANGES: dict[str, Callable[[Sandbox], object]] = {
 def test_a_changed_file_is_noted_with_its_bytes(sandbox: Sandbox, change: str) -> None:
     status = sandbox.lstat("file")
     CHANGES[change](sandbox)
-    assert list(sightings(sandbox)) == ["file"]
+    assert list(baseline_entries(sandbox)) == ["file"]
     assert contents(sandbox) == {"file": b"lower text\n"}
-    noted = sightings(sandbox)["file"]
+    noted = baseline_entries(sandbox)["file"]
     lower = (sandbox.lower / "file").lstat()
     assert (noted.mode, noted.uid, noted.gid, noted.size) == (
         lower.st_mode,
@@ -95,15 +97,15 @@ def test_what_is_changed_twice_is_noted_once(sandbox: Sandbox) -> None:
 
 def test_a_deleted_file_is_noted_without_its_bytes(sandbox: Sandbox) -> None:
     sandbox.unlink("file")
-    assert list(sightings(sandbox)) == ["file"]
-    assert sightings(sandbox)["file"].digest is not None
+    assert list(baseline_entries(sandbox)) == ["file"]
+    assert baseline_entries(sandbox)["file"].digest is not None
     assert contents(sandbox) == {}
 
 
 @pytest.mark.parametrize("name", ["link", "fifo"])
 def test_what_is_no_regular_file_is_noted(sandbox: Sandbox, name: str) -> None:
     sandbox.unlink(name)
-    noted = sightings(sandbox)[name]
+    noted = baseline_entries(sandbox)[name]
     assert noted.mode == (sandbox.lower / name).lstat().st_mode
     assert noted.target == (b"file" if name == "link" else None)
 
@@ -111,14 +113,14 @@ def test_what_is_no_regular_file_is_noted(sandbox: Sandbox, name: str) -> None:
 def test_a_removed_tree_is_noted_whole(sandbox: Sandbox) -> None:
     sandbox.remove_tree("dir")
     wanted = ["dir", *(f"dir/{name}" for name in ("deep", "deep/er", "deep/er/bottom", "deep/leaf"))]
-    assert sorted(sightings(sandbox)) == [*wanted, "dir/hard3", "dir/one", "dir/two"]
-    assert stat.S_ISDIR(sightings(sandbox)["dir"].mode)
+    assert sorted(baseline_entries(sandbox)) == [*wanted, "dir/hard3", "dir/one", "dir/two"]
+    assert stat.S_ISDIR(baseline_entries(sandbox)["dir"].mode)
 
 
 def test_the_directories_above_a_change_are_noted(sandbox: Sandbox) -> None:
     sandbox.chmod("dir/deep/er/bottom", 0o600)
-    assert sorted(sightings(sandbox)) == ["dir", "dir/deep", "dir/deep/er", "dir/deep/er/bottom"]
-    noted = sightings(sandbox)["dir/deep"]
+    assert sorted(baseline_entries(sandbox)) == ["dir", "dir/deep", "dir/deep/er", "dir/deep/er/bottom"]
+    noted = baseline_entries(sandbox)["dir/deep"]
     assert noted.ino == (sandbox.lower / "dir/deep").stat().st_ino
     assert noted.number == sandbox.lstat("dir/deep").st_ino
 
@@ -129,7 +131,7 @@ def test_what_the_workspace_does_not_have_is_not_noted(sandbox: Sandbox) -> None
     sandbox.symlink("x", "newlink")
     sandbox.rename("new", "newer")
     sandbox.unlink("newer")
-    assert sightings(sandbox) == {}
+    assert baseline_entries(sandbox) == {}
 
 
 def test_a_file_that_another_is_moved_over_is_noted_with_its_bytes(sandbox: Sandbox) -> None:
@@ -141,14 +143,14 @@ def test_a_file_that_another_is_moved_over_is_noted_with_its_bytes(sandbox: Sand
 def test_a_file_that_a_symlink_is_moved_over_is_noted_without_its_bytes(sandbox: Sandbox) -> None:
     sandbox.symlink("x", "new")
     sandbox.rename("new", "file")
-    assert list(sightings(sandbox)) == ["file"]
+    assert list(baseline_entries(sandbox)) == ["file"]
     assert contents(sandbox) == {}
 
 
 def test_a_directory_that_another_is_moved_over_is_noted(sandbox: Sandbox) -> None:
     sandbox.mkdir("new")
     sandbox.rename("new", "hollow")
-    assert list(sightings(sandbox)) == ["hollow"]
+    assert list(baseline_entries(sandbox)) == ["hollow"]
 
 
 def test_both_ends_of_an_exchange_are_noted(sandbox: Sandbox) -> None:
@@ -176,11 +178,11 @@ def test_what_is_made_where_a_file_was_deleted_has_its_bytes_kept(sandbox: Sandb
 
 def test_bytes_that_changed_since_the_deletion_are_not_kept(sandbox: Sandbox) -> None:
     sandbox.unlink("file")
-    noted = sightings(sandbox)["file"]
+    noted = baseline_entries(sandbox)["file"]
     (sandbox.lower / "file").write_bytes(b"LOWER TEXT\n")
     sandbox.host_changed()
     sandbox.create("file", b"new")
-    assert sightings(sandbox)["file"] == noted
+    assert baseline_entries(sandbox)["file"] == noted
 
 
 def test_a_directory_made_where_a_file_was_deleted_keeps_nothing(sandbox: Sandbox) -> None:
@@ -191,13 +193,13 @@ def test_a_directory_made_where_a_file_was_deleted_keeps_nothing(sandbox: Sandbo
 
 def test_below_a_renamed_directory_the_paths_are_those_of_the_workspace(sandbox: Sandbox) -> None:
     sandbox.rename("dir", "moved")
-    assert list(sightings(sandbox)) == ["dir"]
+    assert list(baseline_entries(sandbox)) == ["dir"]
     sandbox.append("moved/one", b"more")
     sandbox.unlink("moved/two")
     sandbox.create("moved/two", b"new")
     sandbox.rename("moved/deep", "hollow/deep")
     sandbox.chmod("hollow/deep/leaf", 0o600)
-    noted = sorted(sightings(sandbox))
+    noted = sorted(baseline_entries(sandbox))
     assert noted == ["dir", "dir/deep", "dir/deep/leaf", "dir/one", "dir/two", "hollow"]
     assert contents(sandbox) == {"dir/one": b"1\n", "dir/two": b"2\n", "dir/deep/leaf": b"leaf\n"}
 
@@ -205,11 +207,11 @@ def test_below_a_renamed_directory_the_paths_are_those_of_the_workspace(sandbox:
 def test_every_name_of_a_hard_linked_file_is_noted_when_the_upper_gets_it(sandbox: Sandbox) -> None:
     number = sandbox.lstat("hard1").st_ino
     sandbox.append("hard1", b"more")
-    assert list(sightings(sandbox)) == ["hard1"]
+    assert list(baseline_entries(sandbox)) == ["hard1"]
     sandbox.rename("hard2", "renamed")
     assert contents(sandbox) == {"hard1": b"shared\n", "hard2": b"shared\n"}
     sandbox.unlink("dir/hard3")
-    noted = sightings(sandbox)
+    noted = baseline_entries(sandbox)
     assert sorted(noted) == ["dir", "dir/hard3", "hard1", "hard2"]
     assert {noted[name].number for name in ("hard1", "hard2", "dir/hard3")} == {number}
     assert noted["dir/hard3"].nlink == 3
@@ -225,7 +227,7 @@ def test_a_hard_linked_name_that_another_file_is_moved_over_is_noted(sandbox: Sa
 def test_a_file_over_the_limit_is_noted_without_digest_and_bytes(make_sandbox: MakeSandbox) -> None:
     sandbox = make_sandbox({"large": b"x" * (LIMIT + 1)})
     sandbox.append("large", b"y")
-    noted = sightings(sandbox)["large"]
+    noted = baseline_entries(sandbox)["large"]
     assert (noted.size, noted.digest, noted.saved) == (LIMIT + 1, None, None)
 
 
@@ -240,17 +242,18 @@ def test_the_baseline_is_kept_as_long_as_the_upper_has_entries(sandbox: Sandbox)
     sandbox.append("file", b"more")
     sandbox.unlink("other")
     sandbox.remount()
-    assert sorted(sightings(sandbox)) == ["file", "other"]
+    assert sorted(baseline_entries(sandbox)) == ["file", "other"]
     sandbox.append("script", b"more")
     assert sorted(contents(sandbox)) == ["file", "script"]
 
 
+@pytest.mark.own_mount
 def test_a_session_on_an_upper_without_entries_starts_an_empty_baseline(sandbox: Sandbox) -> None:
     sandbox.chmod("file", 0o600)
     sandbox.stop()
     (sandbox.upper / "file").unlink()
     sandbox.start()
-    assert sightings(sandbox) == {}
+    assert baseline_entries(sandbox) == {}
     assert (sandbox.baseline / "pack").read_bytes() == b""
     with HostDir.at(sandbox.baseline) as directory:
         assert Baseline.load(directory).get(b"") is not None

@@ -244,6 +244,7 @@ def test_a_read_only_file_can_be_written_by_who_made_it(sandbox: Sandbox) -> Non
     assert sandbox.stat("object").st_mode & 0o7777 == 0o444
 
 
+@pytest.mark.own_mount
 def test_statvfs_speaks_of_the_filesystem_that_takes_the_writes(sandbox: Sandbox) -> None:
     here, host = sandbox.statvfs(), os.statvfs(sandbox.upper)
     assert here.f_blocks * here.f_frsize == host.f_blocks * host.f_frsize

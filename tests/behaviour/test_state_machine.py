@@ -29,8 +29,8 @@ from hypothesis.stateful import (
 
 from tests.support.core_driver import CoreDriver
 from tests.support.drivers import HostTree, OpenFile, Sandbox, Verbs
-from tests.support.mount_driver import MountDriver
 from tests.support.observe import Observed, differences, observe
+from tests.support.part_of_mount import MountPool
 from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.support.tree import LONG_AGO, Fifo, File, HardLink, Symlink, Tree, build
 
@@ -111,7 +111,7 @@ class Answer:
 
 
 class ViewAndPlainDirectory(RuleBasedStateMachine):
-    make_sandbox: Callable[[Path, Path], Sandbox]
+    make_sandbox: Callable[[Path], Sandbox]
     parent: Path
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class ViewAndPlainDirectory(RuleBasedStateMachine):
         self.umask = os.umask(0)
         self.open: list[tuple[OpenFile, OpenFile]] = []
         self.plain = HostTree(build(self.place / "plain", SEED))
-        self.view = type(self).make_sandbox(self.place, build(self.place / "workspace", SEED))
+        self.view = type(self).make_sandbox(self.place)
         self.last: tuple[Observed, Observed] | None = None
 
     def path(self, place: Place) -> str:
@@ -371,7 +371,7 @@ class ViewAndPlainDirectory(RuleBasedStateMachine):
             shutil.rmtree(self.place)
 
 
-def check(make: Callable[[Path, Path], Sandbox], place: Path, *, share: float, steps: int) -> None:
+def check(make: Callable[[Path], Sandbox], place: Path, *, share: float, steps: int) -> None:
     """Run the machine with a share of the examples that the profile asks for."""
 
     class Machine(ViewAndPlainDirectory):
@@ -382,21 +382,23 @@ def check(make: Callable[[Path, Path], Sandbox], place: Path, *, share: float, s
     run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=steps))
 
 
-def forgetful_core(place: Path, workspace: Path) -> Sandbox:
-    return CoreDriver(place / "state", workspace)
+def forgetful_core(place: Path) -> Sandbox:
+    return CoreDriver(place / "state", build(place / "workspace", SEED))
 
 
-def remembering_core(place: Path, workspace: Path) -> Sandbox:
-    return CoreDriver(place / "state", workspace, remembers=True)
+def remembering_core(place: Path) -> Sandbox:
+    return CoreDriver(place / "state", build(place / "workspace", SEED), remembers=True)
 
 
 @pytest.mark.parametrize("make", [forgetful_core, remembering_core])
 def test_no_sequence_of_operations_tells_the_core_from_a_plain_directory(
-    make: Callable[[Path, Path], Sandbox], tmp_path: Path
+    make: Callable[[Path], Sandbox], tmp_path: Path
 ) -> None:
     check(make, tmp_path, share=1, steps=40)
 
 
 @pytest.mark.mount
-def test_no_sequence_of_operations_tells_a_mount_from_a_plain_directory(tmp_path: Path) -> None:
-    check(MountDriver, tmp_path, share=0.25, steps=40)
+def test_no_sequence_of_operations_tells_a_mount_from_a_plain_directory(
+    tmp_path: Path, mount_pool: MountPool
+) -> None:
+    check(lambda place: mount_pool.part(SEED), tmp_path, share=0.25, steps=40)

@@ -2,7 +2,7 @@
 
 import errno
 
-from sandboxfs.layers.temporary import is_temporary, temporary_name
+from sandboxfs.hostfs.durable import is_temporary, temporary_name
 from tests.conftest import MakeSandbox
 from tests.support.claims import fails_with
 

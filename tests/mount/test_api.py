@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs import Sandbox
-from sandboxfs.errors import CommitConflict, SandboxError, UsageError
+import sandboxfs
+from sandboxfs import CommitConflict, Sandbox, SandboxError, TimedOut, UsageError
 from tests.support import runs
 from tests.support.tree import assert_same_tree, build, capture
 
@@ -73,7 +73,8 @@ def test_programs_share_the_view_of_the_block_and_its_options(workspace: Path) -
         )
         assert done.stdout == "inner\nin\n1 2\n"
         name = sandbox.name
-    with Sandbox(workspace, name=name) as sandbox:
+    with Sandbox(workspace, name=name, resume=True) as sandbox:
+        assert [change.fresh for change in sandbox.changes()] == [False]
         assert sandbox.run(["cat", "made"], capture_output=True).stdout == "1\n"
 
 
@@ -117,7 +118,7 @@ def test_failures_are_told_as_errors(workspace: Path) -> None:
     with pytest.raises(SandboxError, match="no such directory"), Sandbox(workspace / "missing"):
         pass
     with pytest.raises(UsageError, match="expected one of"):
-        Sandbox(workspace, home="away")
+        Sandbox(workspace, home="away")  # type: ignore[arg-type]
     sandbox = Sandbox(workspace)
     with pytest.raises(UsageError, match="not open"):
         sandbox.changes()
@@ -125,6 +126,173 @@ def test_failures_are_told_as_errors(workspace: Path) -> None:
         assert sandbox.run(["no-such-program"], capture_output=True).returncode == 127
         sandbox.run(["sh", "-c", "echo ours > file"])
         (workspace / "file").write_text("theirs\n")
-        with pytest.raises(CommitConflict):
+        with pytest.raises(CommitConflict) as caught:
             sandbox.commit()
+        assert "'path': 'file'" in str(caught.value.details)
     assert (workspace / "file").read_text() == "theirs\n"
+
+
+def test_changes_from_before_are_refused_unless_they_are_resumed(workspace: Path) -> None:
+    def fail_half_way() -> None:
+        with Sandbox(workspace) as sandbox:
+            sandbox.run(["sh", "-c", "echo half > made"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    with pytest.raises(UsageError, match="holds changes from before: 1") as caught, Sandbox(workspace):
+        pass
+    assert "resume=True" in (caught.value.hint or "")
+    runs.check_nothing_left("no-such-mark")
+    with Sandbox(workspace, resume=True) as sandbox:
+        sandbox.run(["sh", "-c", "echo x > new"])
+        assert [(change.path, change.fresh) for change in sandbox.changes()] == [
+            ("made", False),
+            ("new", True),
+        ]
+        sandbox.discard()
+    with Sandbox(workspace) as sandbox:
+        assert sandbox.changes() == ()
+
+
+def test_committing_where_nothing_changed_is_nothing_to_do(workspace: Path) -> None:
+    with Sandbox(workspace) as sandbox:
+        sandbox.commit()
+        sandbox.commit("dir")
+        sandbox.discard("dir")
+        sandbox.run(["sh", "-c", "echo more >> file; echo x > made"])
+        sandbox.commit("dir", "file", workspace / "nowhere")
+        assert [change.path for change in sandbox.changes()] == ["made"]
+        with pytest.raises(UsageError, match="is not in the workspace"):
+            sandbox.commit("/etc")
+    assert (workspace / "file").read_text() == "text\nmore\n"
+
+
+def test_a_program_that_takes_too_long_is_ended_and_what_it_wrote_is_kept(workspace: Path) -> None:
+    command = ["sh", "-c", "echo begun; exec sleep 98761"]
+    with Sandbox(workspace) as sandbox, pytest.raises(TimedOut, match=r"after 5 seconds") as caught:
+        sandbox.run(command, capture_output=True, timeout=5)
+    assert caught.value.details["timeout"] == 5
+    assert caught.value.details["stdout"] == "begun\n"
+    runs.check_nothing_left("98761")
+
+
+def test_a_time_that_is_up_is_told_as_it_was_given(workspace: Path) -> None:
+    with Sandbox(workspace) as sandbox, pytest.raises(TimedOut, match=r"after 0\.5 seconds") as caught:
+        sandbox.run(["sleep", "98763"], timeout=0.5)
+    assert caught.value.details == {"timeout": 0.5}
+    runs.check_nothing_left("98763")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"workspace": None},
+        {"workspace": "a\0b"},
+        {"workspace": "~no-such-user/x"},
+        {"workspace": 7},
+        {"rules": "a=ro"},
+        {"rules": [7]},
+        {"rules": ["a=no"]},
+        {"rules": None},
+        {"allow": [None]},
+        {"env": ["=x"]},
+        {"env": "A"},
+        {"env": ["NO_SUCH_VARIABLE"]},
+        {"name": 7},
+        {"name": "a/b"},
+        {"mode": 7},
+        {"mode": "all"},
+        {"mode": "hide"},
+        {"env": {"A": "1"}},
+        {"rules": ["\ud800=ro"]},
+        {"home": 7},
+        {"confine": None},
+    ],
+    ids=str,
+)
+def test_a_bad_argument_of_a_sandbox_is_an_error_of_ours(
+    workspace: Path, arguments: dict[str, object]
+) -> None:
+    def use() -> None:
+        given = {"workspace": workspace} | arguments
+        with Sandbox(**given) as sandbox:  # type: ignore[arg-type]
+            sandbox.run(["true"], capture_output=True)
+
+    with pytest.raises(SandboxError):
+        use()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": [7]},
+        {"command": ["a\0b"]},
+        {"command": 7},
+        {"command": ["true"], "input": b"bytes"},
+        {"command": ["true"], "env": {"A": 7}},
+        {"command": ["true"], "env": {7: "A"}},
+        {"command": ["true"], "cwd": 7},
+        {"command": ["true"], "cwd": "a\0b"},
+        {"command": ["true"], "cwd": "a\ud800"},
+        {"command": ["a\ud800"]},
+        {"command": ["true"], "env": "A=1"},
+        {"command": ["true"], "env": ["A"]},
+        {"command": ["true"], "env": {"A": "\ud800"}},
+        {"command": ["true"], "timeout": "x"},
+        {"command": ["true"], "timeout": 1e30, "capture_output": True},
+    ],
+    ids=str,
+)
+def test_a_bad_argument_of_a_run_is_an_error_of_ours(workspace: Path, arguments: dict[str, object]) -> None:
+    with Sandbox(workspace) as sandbox, pytest.raises(UsageError):
+        sandbox.run(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_mode_that_there_is_not_is_answered_with_those_that_there_are(workspace: Path) -> None:
+    with pytest.raises(UsageError, match=r"^mode: expected one of ro, rw, found 'xx'$"):
+        Sandbox(workspace, mode="xx")  # type: ignore[arg-type]
+
+
+def test_a_relative_path_without_a_current_directory_is_an_error_of_ours(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="the current directory is gone"):
+        Sandbox("x")
+    with Sandbox(workspace) as sandbox, pytest.raises(UsageError, match="cwd"):
+        sandbox.run(["true"], cwd="x")
+
+
+def test_a_verb_in_a_workspace_that_is_gone_names_it(workspace: Path, tmp_path: Path) -> None:
+    with Sandbox(workspace) as sandbox:
+        sandbox.run(["touch", "made"])
+        workspace.rename(tmp_path / "away")
+        with pytest.raises(SandboxError, match=str(workspace)):
+            sandbox.commit()
+        (tmp_path / "away").rename(workspace)
+        sandbox.commit()
+    assert (workspace / "made").exists()
+
+
+def test_a_block_cannot_be_entered_twice(workspace: Path) -> None:
+    with Sandbox(workspace) as sandbox:
+        with pytest.raises(UsageError, match="entered twice"):
+            sandbox.__enter__()
+        assert sandbox.run(["true"]).returncode == 0
+        for paths in ((7,), ("a\0b",)):
+            with pytest.raises(UsageError):
+                sandbox.commit(*paths)
+        with pytest.raises(UsageError):
+            sandbox.commit(on_conflict="whatever")  # type: ignore[arg-type]
+
+
+def test_every_error_is_exported() -> None:
+    kinds = {kind.__name__ for kind in SandboxError.__subclasses__()}
+    assert kinds | {"Sandbox", "SandboxError", "Change", "Denied"} <= set(sandboxfs.__all__)
+    assert all(getattr(sandboxfs, name) is not None for name in sandboxfs.__all__)
+    with pytest.raises(AttributeError):
+        sandboxfs.no_such_name  # noqa: B018

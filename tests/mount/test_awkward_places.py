@@ -13,7 +13,7 @@ from typing import Protocol
 import pytest
 
 from tests.support.mount_driver import run_sandboxfs
-from tests.support.mounted import run, serving
+from tests.support.mounted import eventually, run, serving
 from tests.support.placed import PlacedMount, small_filesystem
 from tests.support.tree import Symlink, Tree, assert_same_tree, build, capture
 
@@ -57,29 +57,51 @@ def found(root: Path) -> list[str]:
     return sorted(run("find", ".", "-mindepth", "1", cwd=root, timeout=QUICKLY).splitlines())
 
 
-# The mountpoint inside the workspace
+# The mountpoint inside the workspace: only where the runtime directory lies there
 
 
-def test_a_mountpoint_inside_the_workspace_shows_as_an_empty_directory(tmp_path: Path, place: Place) -> None:
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Place) -> Callable[[Tree], PlacedMount]:
+    """Mounts a workspace of these files whose runtime directory is `run` in it."""
+
+    def made(tree: Tree) -> PlacedMount:
+        workspace = build(tmp_path / "ws", {**tree, "run/other": ""})
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(workspace / "run"))
+        return place(workspace, workspace / VIEW, tmp_path / "state", beside=workspace / "run")
+
+    return made
+
+
+VIEW = "run/sandboxfs/mnt/test"
+
+
+def test_a_mountpoint_inside_the_workspace_is_refused(tmp_path: Path) -> None:
     workspace = build(tmp_path / "ws", {**TREE, "dir/view/": ""})
-    sandbox = place(workspace, workspace / "dir/view", tmp_path / "state")
-    assert found(sandbox.root) == sorted([*DEEP, "./dir/view"])
-    assert run("ls", "-A", "dir/view", cwd=sandbox.root, timeout=QUICKLY) == ""
-    assert "directory" in run("stat", "dir/view", cwd=sandbox.root, timeout=QUICKLY)
+    for view in (workspace / "dir/view", workspace / "new", workspace):
+        done = run_sandboxfs("mount", "--mkdir", workspace, view, state=tmp_path / "state")
+        assert done.returncode == 6
+        assert f"cannot mount at '{view}': it " in done.stderr
+        assert "hint: choose a place outside the workspace" in done.stderr
+    assert not (workspace / "new").exists()
 
 
-def test_nothing_can_be_made_in_or_done_to_a_mountpoint_inside_the_workspace(
-    tmp_path: Path, place: Place
-) -> None:
-    workspace = build(tmp_path / "ws", {**TREE, "view/": ""})
-    view = place(workspace, workspace / "view", tmp_path / "state").root
+def test_the_own_mountpoint_shows_as_an_empty_directory(inside: Callable[[Tree], PlacedMount]) -> None:
+    view = inside(TREE).root
+    assert f"./{VIEW}" in found(view)
+    assert run("ls", "-A", VIEW, cwd=view, timeout=QUICKLY) == ""
+    assert "directory" in run("stat", VIEW, cwd=view, timeout=QUICKLY)
+
+
+def test_nothing_can_be_made_in_or_done_to_the_own_mountpoint(inside: Callable[[Tree], PlacedMount]) -> None:
+    view = inside(TREE).root
+    own = view / VIEW
     attempts: list[Callable[[], object]] = [
-        lambda: (view / "view").rmdir(),
-        lambda: (view / "view").rename(view / "moved"),
-        lambda: (view / "dir").rename(view / "view"),
-        lambda: (view / "view/new").touch(),
-        lambda: (view / "view/new").mkdir(),
-        lambda: (view / "view").chmod(0o700),
+        lambda: own.rmdir(),
+        lambda: own.rename(view / "moved"),
+        lambda: (view / "dir").rename(own),
+        lambda: (own / "new").touch(),
+        lambda: (own / "new").mkdir(),
+        lambda: own.chmod(0o700),
     ]
     for attempt in attempts:
         with pytest.raises(OSError) as refused:
@@ -88,62 +110,52 @@ def test_nothing_can_be_made_in_or_done_to_a_mountpoint_inside_the_workspace(
     assert (view / "file").read_text() == "text\n"
 
 
-def test_removing_everything_in_the_view_leaves_only_the_mountpoint(tmp_path: Path, place: Place) -> None:
-    workspace = build(tmp_path / "ws", {**TREE, "dir/view/": ""})
-    sandbox = place(workspace, workspace / "dir/view", tmp_path / "state")
-    run("sh", "-c", "rm -rf ./*", cwd=sandbox.root, status=1, timeout=QUICKLY)
-    assert found(sandbox.root) == ["./dir", "./dir/view"]
+def test_removing_everything_in_the_view_leaves_only_the_mountpoint(
+    inside: Callable[[Tree], PlacedMount],
+) -> None:
+    view = inside(TREE).root
+    run("sh", "-c", "rm -rf ./*", cwd=view, status=1, timeout=QUICKLY)
+    assert found(view) == ["./run", "./run/sandboxfs", "./run/sandboxfs/mnt", f"./{VIEW}"]
 
 
-def test_tools_that_walk_the_view_do_not_fall_into_its_own_mountpoint(tmp_path: Path, place: Place) -> None:
-    workspace = build(tmp_path / "ws", {**TREE, "dir/view/": ""})
-    sandbox = place(workspace, workspace / "dir/view", tmp_path / "state")
-    run("cp", "-a", "dir", "copied", cwd=sandbox.root, timeout=QUICKLY)
-    assert (sandbox.root / "copied/deep/leaf").read_text() == "leaf\n"
-    run("tar", "cf", "all.tar", "dir", "file", cwd=sandbox.root, timeout=QUICKLY)
-    assert "leaf" in run("grep", "-r", "leaf", "dir", cwd=sandbox.root, timeout=QUICKLY)
-    run("mv", "dir", "moved", cwd=sandbox.root, timeout=QUICKLY)
-    assert "./moved/deep/leaf" in found(sandbox.root)
-    assert run("ls", "-A", "moved/view", cwd=sandbox.root, timeout=QUICKLY) == ""
+def test_tools_that_walk_the_view_do_not_fall_into_its_own_mountpoint(
+    inside: Callable[[Tree], PlacedMount],
+) -> None:
+    view = inside(TREE).root
+    run("cp", "-a", "run/sandboxfs/mnt", "copied", cwd=view, timeout=QUICKLY)
+    assert found(view / "copied") == ["./test"]
+    run("tar", "cf", "all.tar", "run/sandboxfs/mnt", "dir", "file", cwd=view, timeout=QUICKLY)
+    assert "leaf" in run("grep", "-r", "leaf", "dir", "run/sandboxfs/mnt", cwd=view, timeout=QUICKLY)
+    run("mv", "run/sandboxfs/mnt", "moved", cwd=view, timeout=QUICKLY)
+    assert run("ls", "-A", "moved/test", cwd=view, timeout=QUICKLY) == ""
 
 
-def test_git_works_in_a_view_mounted_inside_its_workspace(tmp_path: Path, place: Place) -> None:
-    workspace = build(tmp_path / "ws", {**TREE, "view/": ""})
-    sandbox = place(workspace, workspace / "view", tmp_path / "state")
-
-    def git(*arguments: str) -> str:
-        identity = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
-        return run("git", *identity, *arguments, cwd=sandbox.root, timeout=QUICKLY)
-
-    git("init", "-q", "-b", "main")
-    git("add", "-A")
-    git("commit", "-q", "-m", "first")
-    assert git("ls-files").splitlines() == ["dir/deep/leaf", "dir/inner", "file", "link"]
-    assert git("status", "--porcelain") == ""
+def test_walking_the_workspace_itself_enters_the_view_and_comes_back(
+    inside: Callable[[Tree], PlacedMount],
+) -> None:
+    names = found(inside(TREE).lower)
+    assert f"./{VIEW}/dir/deep/leaf" in names
+    assert not any(f"{VIEW}/{VIEW}/" in name for name in names)
 
 
-def test_walking_the_workspace_itself_enters_the_view_and_comes_back(tmp_path: Path, place: Place) -> None:
-    workspace = build(tmp_path / "ws", {**TREE, "view/": ""})
-    place(workspace, workspace / "view", tmp_path / "state")
-    names = found(workspace)
-    assert "./view/dir/deep/leaf" in names
-    assert not any("view/view/" in name for name in names)
-
-
-def test_two_sandboxes_whose_mountpoints_lie_in_their_workspace_do_not_wait_for_each_other(
+def test_two_sandboxes_whose_mountpoints_lie_in_each_others_workspace_do_not_wait_for_each_other(
     tmp_path: Path, place: Place
 ) -> None:
-    workspace = build(tmp_path / "ws", {**TREE, "one/": "", "two/": ""})
-    one = place(workspace, workspace / "one", tmp_path / "state", "first")
-    two = place(workspace, workspace / "two", tmp_path / "state", "second", beside=workspace / "one")
-    for sandbox in (one, two):
+    left = build(tmp_path / "left", {**TREE, "two/": ""})
+    right = build(tmp_path / "right", {**TREE, "one/": ""})
+    one = place(left, right / "one", tmp_path / "state", "first", beside=left / "two")
+    two = place(right, left / "two", tmp_path / "state", "second", beside=right / "one")
+    for sandbox, other in ((one, "two"), (two, "one")):
         (sandbox.root / "file").write_text(f"changed by {sandbox.name}\n")
+        # It is sealed when its daemon has heard of the mount.
+        eventually(lambda: run("ls", "-A", other, cwd=sandbox.root, timeout=QUICKLY) == "", "it is sealed")  # noqa: B023
         names = found(sandbox.root)
-        assert {"./one", "./two", "./dir/deep/leaf"} <= set(names)
-        assert not any(name.startswith(("./one/", "./two/")) for name in names)
+        assert {f"./{other}", "./dir/deep/leaf"} <= set(names)
+        assert not any(name.startswith(f"./{other}/") for name in names)
     assert (one.root / "file").read_text() == "changed by first\n"
     assert (two.root / "file").read_text() == "changed by second\n"
-    found(workspace)
+    found(left)
+    found(right)
     run("sh", "-c", "rm -rf ./*", cwd=one.root, status=1, timeout=QUICKLY)
     assert (two.root / "dir/deep/leaf").read_text() == "leaf\n"
 

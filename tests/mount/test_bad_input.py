@@ -2,17 +2,18 @@
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.conditions import require_root, require_tool
 from tests.support.mount_driver import run_sandboxfs
-from tests.support.mounts import detach_mount, mountpoints
+from tests.support.mounts import detach_mount, mountpoints, new_mounts
 from tests.support.tree import capture
 
 pytestmark = pytest.mark.mount
@@ -36,8 +37,9 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    before = mountpoints()
     yield
-    left = [path for path in mountpoints() if path.is_relative_to(tmp_path_factory.getbasetemp())]
+    left = new_mounts(tmp_path_factory.getbasetemp(), before)
     for path in reversed(left):
         detach_mount(path)
     assert left == []
@@ -91,6 +93,41 @@ def test_a_mount_that_cannot_be_is_refused_and_nothing_is_created(
     assert_refused(status, complaint, "mount", *arguments)
     assert capture(place) == before
     assert not state().exists()
+
+
+# Every verb that takes the name of a sandbox; those first that make something when the name is a good one.
+_MAKING = (["run", "-s", "NAME", "true"], ["rm", "--force", "NAME"], ["gc", "-s", "NAME"])
+_ONLY_NAMED = ("unmount", "status", "diff", "undo", "ro", "rw", "enable", "disable", "rules", "log")
+_NAMING = (
+    *_MAKING,
+    *([verb, "-s", "NAME"] for verb in _ONLY_NAMED),
+    ["shell", "-s", "NAME"],
+    ["commit", "-s", "NAME", "--yes"],
+    ["discard", "-s", "NAME", "--all", "--yes"],
+    ["rm", "NAME"],
+    ["why", "-s", "NAME", "file"],
+    ["allow", "-s", "NAME", "file"],
+    ["export", "-s", "NAME", "archive"],
+)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../sandboxes/app", "app/", "app/../app"])
+def test_a_name_that_leads_elsewhere_is_refused_by_every_verb_and_nothing_is_made(
+    place: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    app, empty = str(place / "app"), str(place / "empty")
+    assert run_sandboxfs("mount", app, empty).returncode == 0
+    assert run_sandboxfs("unmount", empty).returncode == 0
+    monkeypatch.chdir(place / "app")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    before = capture(place), capture(state())
+    complaint = f"bad sandbox name '{name}'" if name else "the sandbox name is empty"
+    for verb in _NAMING if name == ".." else _MAKING:
+        expected = 125 if verb[0] in ("run", "shell") else 2
+        result = run_sandboxfs(*(word.replace("NAME", name) for word in verb))
+        told = (result.returncode, result.stdout, result.stderr.splitlines()[:1])
+        assert told == (expected, "", [f"sandboxfs: {complaint}"]), verb
+        assert (capture(place), capture(state())) == before, verb
 
 
 def test_a_missing_mountpoint_comes_with_the_offer_to_make_it(place: Path) -> None:
@@ -180,6 +217,26 @@ def test_a_daemon_that_cannot_start_takes_the_new_sandbox_and_the_directories_wi
     assert not state().exists()
 
 
+def test_a_pyfuse3_that_works_in_another_way_is_named_with_the_versions_that_do(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    altering = place / "altering"
+    altering.mkdir()
+    # Python looks for a module of this name whenever it starts.
+    (altering / "sitecustomize.py").write_text(
+        "import pyfuse3\nasync def main(max_tasks): pass\npyfuse3.main = main\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(altering), os.environ["PYTHONPATH"]]))
+    for more in ([], ["-f"]):
+        result = run_sandboxfs("mount", *more, str(place / "app"), str(place / "empty"))
+        assert result.returncode == 6, result.stderr
+        assert "; sandboxfs works with pyfuse3>=" in result.stderr
+        assert "\nhint: pip install 'pyfuse3>=" in result.stderr
+        assert place / "empty" not in mountpoints()
+        sandboxes = state() / "sandboxes"
+        assert not sandboxes.exists() or os.listdir(sandboxes) == []
+
+
 def confined(*arguments: str, options: list[str]) -> subprocess.CompletedProcess[str]:
     """Run the command line where bubblewrap's *options* change the machine."""
     command = [require_tool("bwrap"), "--dev-bind", "/", "/", *options, sys.executable, "-m", "sandboxfs"]
@@ -199,21 +256,37 @@ def test_a_machine_without_the_fuse_device_is_told_how_to_get_it(place: Path) ->
     assert "fail  FUSE device: there is no /dev/fuse\n      mend: modprobe fuse" in report.stdout
 
 
-def as_nobody(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line as an ordinary user."""
-    environment = os.environ | ({} if path is None else {"PATH": path})
-    return subprocess.run(
-        [sys.executable, "-m", "sandboxfs", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        env=environment,
-        cwd="/",
-    )
+# In a mount table of its own, with another device in the place of /dev/fuse; then as an ordinary user.
+WITH_DEVICE = """mount --bind "$1" /dev/fuse; shift
+exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+"""
+
+
+def as_nobody(
+    *arguments: str, path: str | None = None, device: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line as an ordinary user, who finds *device* at /dev/fuse."""
+    words = [sys.executable, "-m", "sandboxfs", *arguments]
+    if path is not None:
+        words = ["env", f"PATH={path}", *words]
+    if device is None:
+        words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *words]
+    else:
+        words = ["unshare", "--mount", "sh", "-ec", WITH_DEVICE, "sh", str(device), *words]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+
+
+@pytest.fixture
+def fuse_device(tmp_path: Path) -> Callable[[int], Path]:
+    """Make a FUSE device of the given mode."""
+
+    def made(mode: int) -> Path:
+        path = tmp_path / "fuse"
+        os.mknod(path, stat.S_IFCHR, os.makedev(10, 229))
+        path.chmod(mode)
+        return path
+
+    return made
 
 
 @pytest.fixture
@@ -256,22 +329,22 @@ def test_a_state_directory_that_may_not_be_written_is_refused(reachable: Path) -
     assert "cannot write in state directory" in result.stderr
 
 
-def require_open_device() -> None:
-    if os.stat("/dev/fuse").st_mode & 0o006 != 0o006:
-        pytest.skip("an ordinary user may not open /dev/fuse here")
-
-
-def test_a_device_that_may_not_be_opened_is_told_with_its_mend(reachable: Path) -> None:
-    if os.stat("/dev/fuse").st_mode & 0o006:
-        pytest.skip("an ordinary user may open /dev/fuse here")
-    result = as_nobody("mount", str(reachable / "app"), str(reachable / "empty"))
+def test_a_device_that_may_not_be_opened_is_told_with_its_mend(
+    reachable: Path, fuse_device: Callable[[int], Path]
+) -> None:
+    device = fuse_device(0o600)
+    result = as_nobody("mount", str(reachable / "app"), str(reachable / "empty"), device=device)
     assert result.returncode == 6
     assert "hint: chmod 666 /dev/fuse" in result.stderr
     assert not state().exists()
 
 
-def test_an_ordinary_user_without_fusermount3_is_told_how_to_get_it(reachable: Path) -> None:
-    require_open_device()
-    result = as_nobody("mount", str(reachable / "app"), str(reachable / "empty"), path="/nowhere")
+def test_an_ordinary_user_without_fusermount3_is_told_how_to_get_it(
+    reachable: Path, fuse_device: Callable[[int], Path]
+) -> None:
+    device = fuse_device(0o666)
+    result = as_nobody(
+        "mount", str(reachable / "app"), str(reachable / "empty"), path="/nowhere", device=device
+    )
     assert result.returncode == 6
     assert result.stderr.endswith("hint: apt install fuse3\n")

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from sandboxfs.layers.baseline import Baseline
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.upper.baseline import Baseline
 from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver
 from tests.support.placed import kill_daemon

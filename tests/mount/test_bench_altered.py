@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benches.competitors import WITHOUT_LOOKING, WITHOUT_LOOP, Sandboxfs, shown
+from scripts.benches.competitors import WITHOUT_LOOKING, Sandboxfs, shown
 from scripts.benches.whole import bench_environment
 from tests.support.mounts import mountpoints
 from tests.support.tree import build
@@ -30,10 +30,9 @@ def test_the_daemon_itself_is_altered(tmp_path: Path) -> None:
     assert tmp_path / "own" / "view" not in mountpoints()
 
 
-@pytest.mark.parametrize("text", [WITHOUT_LOOP, WITHOUT_LOOKING])
-def test_what_is_altered_is_still_a_filesystem(tmp_path: Path, text: str) -> None:
+def test_what_is_altered_is_still_a_filesystem(tmp_path: Path) -> None:
     build(tmp_path / "tree", {"file": "text\n", "dir/one": "1\n"})
-    with shown(altered(tmp_path, text), tmp_path / "tree") as view:
+    with shown(altered(tmp_path, WITHOUT_LOOKING), tmp_path / "tree") as view:
         (view.path / "made").write_text("made")
         os.rename(view.path / "dir", view.path / "moved")
         assert sorted(os.listdir(view.path)) == ["file", "made", "moved"]
@@ -45,14 +44,10 @@ def test_what_is_altered_is_still_a_filesystem(tmp_path: Path, text: str) -> Non
 TWO_PROCESSORS = "import os; os.sched_getaffinity = lambda _: {0, 1}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "question"),
-    [
-        (WITHOUT_LOOP, "from sandboxfs.fuse import session; print(session.can_be_installed())"),
-        (WITHOUT_LOOKING, "from sandboxfs.fuse.waiting import Waiting; print(Waiting()._looks)"),
-    ],
-)
-def test_what_is_taken_away_was_there_and_is_gone(tmp_path: Path, text: str, question: str) -> None:
+QUESTION = "from sandboxfs.fuse.request_loop import RequestLoop; print(RequestLoop()._looks)"
+
+
+def test_what_is_taken_away_was_there_and_is_gone(tmp_path: Path) -> None:
     def answer(words: str) -> str:
         command = [sys.executable, "-c", TWO_PROCESSORS + words]
         done = subprocess.run(
@@ -60,5 +55,5 @@ def test_what_is_taken_away_was_there_and_is_gone(tmp_path: Path, text: str, que
         )
         return done.stdout.strip()
 
-    assert answer(question) == "True"
-    assert answer(text + question) == "False"
+    assert answer(QUESTION) == "True"
+    assert answer(WITHOUT_LOOKING + QUESTION) == "False"

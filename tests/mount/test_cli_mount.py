@@ -1,5 +1,6 @@
 """The verbs, from mount to rm, as a user types them."""
 
+import base64
 import json
 import os
 import select
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.changes.records import COMMIT, About, Records
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.codec import restored
+from sandboxfs.commit.records import COMMIT, Records, RecordSummary
+from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.state.lock import holder
 from tests.support import conditions
 from tests.support.mount_driver import run_sandboxfs
-from tests.support.mounts import detach_mount, mountpoints
+from tests.support.mounts import detach_mount, mountpoints, new_mounts
 from tests.support.tree import capture
 
 pytestmark = pytest.mark.mount
@@ -42,9 +44,9 @@ def view(tmp_path: Path) -> Path:
 def _nothing_stays_mounted_and_the_workspace_is_untouched(
     workspace: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    before = capture(workspace)
+    before, mounted = capture(workspace), mountpoints()
     yield
-    left = [place for place in mountpoints() if place.is_relative_to(tmp_path_factory.getbasetemp())]
+    left = new_mounts(tmp_path_factory.getbasetemp(), mounted)
     for place in reversed(left):
         detach_mount(place)
     assert capture(workspace) == before
@@ -72,7 +74,9 @@ def status(*arguments: str) -> dict[str, object]:
 
 
 def listed() -> list[tuple[str, str]]:
-    return [(one["name"], one["state"]) for one in json.loads(done("list", "--json"))]
+    """Name every sandbox with its state, sorted by name."""
+    found = json.loads(done("list", "--json"))["sandboxes"]
+    return sorted((one["name"], one["state"]) for one in found)
 
 
 def home(name: str) -> Path:
@@ -148,10 +152,11 @@ def test_without_arguments_the_workspace_and_the_mountpoint_are_our_own() -> Non
     assert made == Path(os.environ["XDG_RUNTIME_DIR"], "sandboxfs", "mnt", "workspace")
     assert status()["workspace"] == str(Path(os.environ["SANDBOXFS_STATE_DIR"], "workspace"))
     (made / "new").write_text("x")
-    done("unmount")
+    done("unmount", made)
     assert not made.exists()
-    assert Path(done("mount").strip(), "new").read_text() == "x"
-    done("unmount")
+    assert Path(done("mount").strip()) == made
+    assert (made / "new").read_text() == "x"
+    done("unmount", made)
 
 
 def test_the_environment_names_the_workspace_and_overrides_the_configured_mode(
@@ -165,12 +170,12 @@ def test_the_environment_names_the_workspace_and_overrides_the_configured_mode(
     assert status()["mode"] == "ro"
     with pytest.raises(OSError, match="Read-only"):
         (made / "new").touch()
-    done("unmount")
+    done("unmount", made)
     monkeypatch.setenv("SANDBOXFS_WORKSPACE", str(workspace))
     made = Path(done("mount").strip())
     assert status()["mode"] == "rw"
     (made / "new").touch()
-    done("unmount")
+    done("unmount", made)
 
 
 def test_a_read_only_view_refuses_every_change(workspace: Path, view: Path) -> None:
@@ -181,29 +186,30 @@ def test_a_read_only_view_refuses_every_change(workspace: Path, view: Path) -> N
     done("unmount", view)
 
 
-def test_the_mountpoint_may_lie_inside_the_workspace_and_the_state_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_state_may_lie_inside_the_workspace(
+    tmp_path: Path, view: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outer = tmp_path / "outer"
-    (outer / "view").mkdir(parents=True)
+    outer.mkdir()
     (outer / "file").touch()
     monkeypatch.setenv("SANDBOXFS_STATE_DIR", str(outer / "state"))
-    done("mount", outer, outer / "view")
-    assert sorted(os.listdir(outer / "view")) == ["file", "view"]
-    assert os.listdir(outer / "view" / "view") == []
-    done("unmount", outer / "view")
+    done("mount", outer, view)
+    assert os.listdir(view) == ["file"]
+    done("unmount", view)
 
 
 def test_a_workspace_with_an_odd_name_can_be_mounted(tmp_path: Path, view: Path) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/od\xff d\n\\040"))
     odd.mkdir()
     (odd / "file").write_text("odd")
-    inside = odd / "view"
+    inside = Path(os.fsdecode(os.fsencode(tmp_path) + b"/vi\xff e\n\\040"))
     inside.mkdir()
-    assert Path(json.loads(done("mount", "--json", "--name", "odd", odd, inside))["mountpoint"]) == inside
+    told = json.loads(done("mount", "--json", "--name", "odd", odd, inside))
+    assert base64.b64decode(told["mountpoint_bytes"]) == os.fsencode(inside)
+    assert Path(str(restored(told)["workspace"])) == odd
     assert (inside / "file").read_text() == "odd"
     assert listed() == [("odd", "mounted")]
-    assert Path(str(status()["workspace"])) == odd
+    assert Path(str(restored(status())["workspace"])) == odd
     done("unmount", "-s", "odd")
 
 
@@ -268,9 +274,10 @@ def test_a_dead_mount_is_shown_as_dead_and_unmounted(workspace: Path, view: Path
     kill(daemon("app"), signal.SIGKILL)
     assert listed() == [("app", "dead")]
     assert status()["state"] == "dead"
-    assert run_sandboxfs("unmount", view).stderr == f"detached a dead mount: '{view}'\n"
+    whose = f"sandbox 'app' of '{workspace}'"
+    assert run_sandboxfs("unmount", view).stderr == f"detached a dead mount: '{view}', {whose}\n"
     assert view not in mountpoints()
-    assert run_sandboxfs("unmount", view).stderr == f"already unmounted: '{view}'\n"
+    assert run_sandboxfs("unmount", view).stderr == f"already unmounted: '{view}', {whose}\n"
 
 
 def test_mounting_recovers_a_dead_mount_and_removes_what_was_staged(workspace: Path, view: Path) -> None:
@@ -431,7 +438,7 @@ def test_a_waiting_unmount_ends_when_the_last_user_does(workspace: Path, view: P
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(1)
         assert user.poll() is None
-    assert waiting.communicate(timeout=30)[1] == f"unmounted '{view}'\n"
+    assert waiting.communicate(timeout=30)[1] == f"unmounted '{view}', sandbox 'app' of '{workspace}'\n"
     assert waiting.returncode == 0
 
 
@@ -474,7 +481,7 @@ def test_the_current_directory_selects_the_sandbox(
 def test_a_commit_that_was_interrupted_is_told_and_not_touched(workspace: Path, view: Path) -> None:
     done("mount", workspace, view)
     done("unmount", view)
-    with HostDir.at(home("app")) as place, Records(place).new(About.now(COMMIT, ())) as record:
+    with HostDir.at(home("app")) as place, Records(place).new(RecordSummary.now(COMMIT, ())) as record:
         record.write("intent", {})
     told = "commit 1 was interrupted; the next commit, discard or undo brings it to its end"
     mounted = run_sandboxfs("mount", workspace, view)
@@ -500,9 +507,13 @@ def test_rm_refuses_a_mounted_sandbox_and_one_with_changes(workspace: Path, view
     refused(4, "rm", "app")
     refused(4, "rm", "--force", "app")
     done("unmount", view)
-    assert "holds changes" in refused(2, "rm", "app")
+    assert "holds 1 change to" in refused(2, "rm", "app")
     assert listed() == [("app", "unmounted")]
-    assert json.loads(done("rm", "--force", "--json", "app")) == {"removed": ["app"]}
+    assert json.loads(done("rm", "--force", "--json", "app")) == {
+        "version": 1,
+        "removed": ["app"],
+        "sandboxes": [{"name": "app", "workspace": str(workspace)}],
+    }
     assert os.listdir(home("app").parent) == []
     refused(3, "rm", "app")
 
@@ -538,24 +549,26 @@ def test_status_tells_what_programs_rely_on(workspace: Path, view: Path) -> None
         "kind": "workspace",
         "hits": 1,
     }
-    assert described | {"created": "", "uptime": 0, "upper_bytes": 0, "rules": []} == {
+    varying = {"created": "", "last_used": "", "uptime": 0, "upper_bytes": 0, "bytes": 0, "rules": []}
+    assert described | varying == varying | {
+        "version": 1,
         "name": "app",
         "workspace": str(workspace),
         "mountpoint": str(view),
         "state": "mounted",
         "pid": daemon("app"),
         "mode": "rw",
-        "created": "",
+        "companion_of": None,
         "enabled": True,
-        "rules": [],
         "counters": {"reads": 0, "writes": 1, "denials": 0},
         "changes": 1,
         "conflicts": 0,
+        "held": 0,
+        "left_out": {"git": 0, "ignored": 0},
         "answering": True,
         "read_only": False,
         "allow_other": False,
-        "uptime": 0,
-        "upper_bytes": 0,
+        "bytes_complete": True,
         "upper_entries": 1,
         "upper_complete": True,
         "unfinished": None,
@@ -571,10 +584,11 @@ def test_status_tells_what_programs_rely_on(workspace: Path, view: Path) -> None
 def test_list_shows_every_sandbox_and_tells_which_cannot_be_read(workspace: Path, view: Path) -> None:
     assert run_sandboxfs("list").stderr == "no sandboxes\n"
     done("mount", workspace, view)
-    assert done("list").splitlines()[1].split() == ["app", "mounted", "rw", str(workspace), str(view)]
+    line = done("list").splitlines()[1].split()
+    assert (line[:2], line[-2:]) == (["app", "mounted"], [str(workspace), str(view)])
     home("broken").mkdir()
     shown = run_sandboxfs("list", "--json")
-    assert [one["name"] for one in json.loads(shown.stdout)] == ["app"]
+    assert [one["name"] for one in json.loads(shown.stdout)["sandboxes"]] == ["app"]
     assert "cannot read sandbox 'broken'" in shown.stderr
     done("unmount", view)
 

@@ -15,7 +15,7 @@ import pytest
 from sandboxfs.cli.main import main
 from tests.support.claims import Limit
 from tests.support.mount_driver import run_sandboxfs
-from tests.support.mounts import detach_mount, mountpoints
+from tests.support.mounts import detach_mount, mountpoints, new_mounts
 from tests.support.tree import capture
 
 pytestmark = pytest.mark.mount
@@ -48,12 +48,14 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_mounted_and_the_workspace_is_untouched(
-    workspace: Path, tmp_path_factory: pytest.TempPathFactory
+    workspace: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
+    monkeypatch.chdir(workspace)
     # Not the whole: some tests give the project a file of its own.
     before = [capture(workspace / part) for part in ("src", "docs")]
+    mounted = mountpoints()
     yield
-    left = [place for place in mountpoints() if place.is_relative_to(tmp_path_factory.getbasetemp())]
+    left = new_mounts(tmp_path_factory.getbasetemp(), mounted)
     for place in reversed(left):
         detach_mount(place)
     assert [capture(workspace / part) for part in ("src", "docs")] == before
@@ -146,7 +148,7 @@ def test_a_preset_is_a_policy_in_one_word(workspace: Path, view: Path, config: P
         ("workspace-write", "rw", None, True),
         ("full-access", "rw", None, False),
     ):
-        done("mount", "--preset", preset, workspace, view)
+        done("mount", "--replace-policy", "--preset", preset, workspace, view)
         assert error_of(view / "src" / "main.py") == written
         assert (view / ".env").exists() is not hidden
         assert answer("status")["mode"] == mode
@@ -161,14 +163,16 @@ def test_rules_that_are_given_and_not_enforced_are_told(workspace: Path, view: P
     assert not (view / ".env").exists()
 
 
-def test_the_policy_is_resolved_anew_at_every_mount(workspace: Path, view: Path, config: Path) -> None:
+def test_the_configuration_is_read_anew_at_every_mount_and_options_are_kept(
+    workspace: Path, view: Path, config: Path
+) -> None:
     done("mount", "--rule", "src=ro", workspace, view)
     done("unmount", view)
     config.write_text('[[rule]]\npath = "docs"\nmode = "ro"\n')
     done("mount", workspace, view)
-    assert error_of(view / "src" / "main.py") is None
+    assert error_of(view / "src" / "main.py") == errno.EROFS
     assert error_of(view / "docs" / "page") == errno.EROFS
-    assert rules(answer("rules"))[0] == ("docs", "ro", f"{config}:1")
+    assert rules(answer("rules"))[:2] == [("src", "ro", "--rule"), ("docs", "ro", f"{config}:1")]
 
 
 def test_another_configuration_can_be_named(
@@ -236,7 +240,7 @@ CONFIG = "[[rule]]\npath = {}\nmode = {}\n"
         (CONFIG.format('"a/../b"', '"ro"'), ":2: 'rule.path': '..' cannot be part"),
         (CONFIG.format('"!a"', '"ro"'), ":2: 'rule.path': a leading '!'"),
         (CONFIG.format("[]", '"ro"'), ":2: 'rule.path': expected a string, found an array"),
-        (CONFIG.format('"a"', '"ask"'), ":3: 'rule.mode': 'ask' is not available yet"),
+        (CONFIG.format('"a"', '"asks"'), ":3: 'rule.mode': expected"),
         (CONFIG.format('"a"', '"wr"'), ":3: 'rule.mode': expected"),
         ('[[rule]]\npath = "a"\n', ":1: 'rule.mode': missing"),
         ("rule = 3\n", ":1: 'rule': expected [[rule]] tables"),
@@ -278,13 +282,12 @@ def test_a_project_file_that_is_not_understood_starts_nothing(
         (["--rule", "src"], "--rule 'src': expected PATTERN=MODE"),
         (["--rule", "=ro"], "--rule '=ro': the pattern is empty"),
         (["--rule", "src=wr"], "--rule 'src=wr': expected mode"),
-        (["--rule", "src=ask"], "--rule 'src=ask': mode 'ask' is not available yet"),
+        (["--rule", "src=asks"], "--rule 'src=asks': expected mode"),
         (["--rule", "/elsewhere=ro"], "it names nothing in the workspace"),
         (["--allow", ""], "--allow '': expected PATH"),
         (["--allow", ":ro"], "--allow ':ro': expected PATH"),
         (["--allow", "/elsewhere"], "'sandboxfs run' serves other places as well"),
         (["--allow", "../elsewhere"], "'sandboxfs run' serves other places as well"),
-        (["--allow", "src:ask"], "mode 'ask' is not available yet"),
         (["--mode", "hide"], "argument --mode: invalid choice: 'hide'"),
         (["--preset", "all"], "argument --preset: invalid choice: 'all' (choose from 'read-only'"),
         (["--config", "/nowhere/config.toml"], "no such file"),
@@ -318,18 +321,18 @@ def test_a_configuration_that_cannot_be_read_starts_nothing(
 
 def test_the_running_policy_changes_at_once_and_for_the_session_only(workspace: Path, view: Path) -> None:
     done("mount", workspace, view)
-    file = view / "src" / "main.py"
-    assert done("ro").startswith("app: mode ro: what no rule names is read-only")
+    file, whose = view / "src" / "main.py", f"sandbox 'app' of '{workspace}'"
+    assert done("ro").startswith(f"{whose}: mode ro: what no rule names is read-only")
     assert error_of(file) == errno.EROFS
-    assert done("allow", "src") == "app: './src = rw' decides first\n"
+    assert done("allow", "src") == f"{whose}: './src = rw' decides first\n"
     assert error_of(file) is None
-    assert done("allow", file.relative_to(view), "hide") == "app: 'src/main.py = hide' decides first\n"
+    assert done("allow", file.relative_to(view), "hide") == f"{whose}: 'src/main.py = hide' decides first\n"
     assert os.listdir(view / "src") == []
-    assert done("disable").startswith("app: rules are off")
+    assert done("disable").startswith(f"{whose}: rules are off")
     assert error_of(file) is None
-    assert done("enable").startswith("app: mode ro")
+    assert done("enable").startswith(f"{whose}: mode ro")
     assert not file.exists()
-    assert done("rw").startswith("app: mode rw")
+    assert done("rw").startswith(f"{whose}: mode rw")
     assert rules(answer("rules")) == [
         ("src/main.py", "hide", "runtime"),
         ("./src", "rw", "runtime"),
@@ -477,6 +480,26 @@ def test_why_names_the_rule_its_place_and_what_would_allow_it(
 
 
 @pytest.mark.parametrize("mounted", [True, False])
+def test_why_tells_the_rule_for_the_place_that_a_moved_directory_comes_from(
+    workspace: Path, view: Path, mounted: bool
+) -> None:
+    done("mount", workspace, view)
+    (view / "src").rename(view / "moved")
+    assert answer("why", "moved/main.py", "write")["came_from"] is None
+    done("unmount", view)
+    done("mount", "--replace-policy", "--rule", "src/main.py=ro", workspace, view)
+    with pytest.raises(OSError, match="Read-only"):
+        (view / "moved/main.py").write_text("changed")
+    if not mounted:
+        done("unmount", view)
+    found = answer("why", "moved/main.py", "write", status=1)
+    assert (found["path"], found["came_from"], found["mode"]) == ("moved/main.py", "src/main.py", "ro")
+    shown = done("why", "moved/main.py", "write", status=1)
+    assert shown.startswith("write denied for 'src/main.py': read-only by rule 'src/main.py = ro' (--rule)\n")
+    assert "'moved/main.py' comes from 'src/main.py'" in shown
+
+
+@pytest.mark.parametrize("mounted", [True, False])
 def test_why_explains_what_is_not_there_yet(workspace: Path, view: Path, mounted: bool) -> None:
     done("mount", "--rule", "build/=ro", "--rule", "**/*.pem=hide", workspace, view)
     if not mounted:
@@ -577,3 +600,63 @@ def test_config_show_is_what_the_next_mount_has(
     monkeypatch.chdir("/")
     assert answer("config", "show", "-s", "app") == shown
     assert answer("config", "show", "--workspace", workspace) == shown
+
+
+def policy_changes() -> list[dict[str, object]]:
+    lines = run_sandboxfs("log", "-s", "app", "--json").stdout.splitlines()
+    return [record for record in map(json.loads, lines) if record.get("event") == "policy changed"]
+
+
+@pytest.mark.parametrize("level", ["denials", "all"])
+def test_every_change_of_the_policy_is_in_the_log_with_whoever_asked_for_it(
+    workspace: Path, view: Path, level: str
+) -> None:
+    def do(*words: str | Path) -> None:
+        done = run_sandboxfs(*words)
+        assert done.returncode == 0, done.stderr
+
+    do("mount", "--name", "app", "--log-level", level, workspace, view)
+    do("allow", "-s", "app", "docs/page", "ro")
+    for verb in ("ro", "rw", "disable", "enable"):
+        do(verb, "-s", "app")
+    # What changes nothing is no change.
+    do("enable", "-s", "app")
+    do("unmount", "-s", "app")
+    found = policy_changes()
+    assert [(one["change"], one["mode"], one["enabled"]) for one in found] == [
+        ("allow", "rw", True),
+        ("ro", "ro", True),
+        ("rw", "rw", True),
+        ("disable", "rw", False),
+        ("enable", "rw", True),
+    ]
+    assert [one["rule"] for one in found] == ["docs/page = ro", None, None, None, None]
+    for one in found:
+        assert one["uid"] == os.getuid()
+        assert isinstance(one["pid"], int)
+        assert str(one["command"]).startswith(("python", "sandboxfs"))
+    assert len({one["pid"] for one in found}) == 5
+
+
+def test_a_mount_under_another_policy_than_the_last_is_in_the_log(workspace: Path, view: Path) -> None:
+    rounds: list[list[str]] = [[], [], ["--rule", "docs=hide"], ["--rule", "docs=hide"], ["--mode", "ro"]]
+    counts = []
+    for options in rounds:
+        done = run_sandboxfs("mount", "--name", "app", *options, workspace, view)
+        assert done.returncode == 0, done.stderr
+        assert run_sandboxfs("unmount", "-s", "app").returncode == 0
+        counts.append(len(policy_changes()))
+    assert counts == [0, 0, 1, 1, 2]
+    assert [(one["change"], one["mode"]) for one in policy_changes()] == [("mount", "rw"), ("mount", "ro")]
+
+
+def test_a_mount_with_other_symlinks_or_now_read_only_is_in_the_log(workspace: Path, view: Path) -> None:
+    for options in ([], ["--symlinks", "deny"], ["--symlinks", "deny", "--read-only"], []):
+        done = run_sandboxfs("mount", "--name", "app", "--replace-policy", *options, workspace, view)
+        assert done.returncode == 0, done.stderr
+        assert run_sandboxfs("unmount", "-s", "app").returncode == 0
+    assert [(one["change"], one["symlinks"], one["read_only"]) for one in policy_changes()] == [
+        ("mount", "deny", False),
+        ("mount", "deny", True),
+        ("mount", "guard", False),
+    ]

@@ -54,6 +54,104 @@ def names(mount: MountDriver) -> list[str]:
     return done(mount, "diff", "--name-status").splitlines()
 
 
+def test_json_lists_and_counts_the_changes_that_a_person_is_told(mount: Mount) -> None:
+    mounted = mount(TREE)
+    view = mounted.root
+    (view / "made/deep").mkdir(parents=True)
+    (view / "made/deep/file").touch()
+    (view / "made/empty").mkdir()
+    (view / "old/x").unlink()
+    (view / "old").rmdir()
+    (view / "src").chmod(0o700)
+    (view / "tool").chmod(0o700)
+    expected = [
+        ("made/deep/file", "added", None),
+        ("made/empty", "added", None),
+        ("old/x", "deleted", "100644"),
+        ("src", "mode", "40755"),
+        ("tool", "mode", "100755"),
+    ]
+    counts = {"added": 2, "deleted": 1, "mode": 2}
+    for words in (["commit"], ["discard", "--all"]):
+        assert "5 changes of 'test'" in done(mounted, *words, "--dry-run")
+        for how in ("--dry-run", "--yes"):
+            found = json.loads(done(mounted, *words, how, "--json"))
+            listed = [(one["path"], one["kind"], one["old_mode"]) for one in found["changes"]]
+            assert (sorted(listed), found["counts"]) == (expected, counts), words
+        done(mounted, "undo", "--yes")
+
+
+def test_every_verb_counts_the_same_changes(mount: Mount) -> None:
+    mounted = mount({**TREE, ".gitignore": "*.log\nbuild/\n"})
+    view = mounted.root
+    (view / "text").write_text(edited(3))
+    (view / ".git/HEAD").write_text("ref: refs/heads/other\n")
+    (view / ".git/info").mkdir()
+    (view / ".git/info/exclude").write_text("*\n")
+    (view / "new.log").touch()
+    (view / "build/deep").mkdir(parents=True)
+    (view / "build/deep/object").touch()
+    left_out = {"ignored": 2, "git": 2}
+    status, diff, plan = (
+        json.loads(done(mounted, *words, "--json"))
+        for words in (("status",), ("diff",), ("commit", "--dry-run"))
+    )
+    assert (status["changes"], status["left_out"]) == (1, left_out)
+    assert ([change["path"] for change in diff["changes"]], diff["left_out"]) == (["text"], left_out)
+    assert ([change["path"] for change in plan["changes"]], plan["left_out"]) == (["text"], left_out)
+    told = review(mounted, "commit", "--yes")
+    mounted.host_changed()
+    assert told.stderr.startswith("committed 1 change")
+    assert told.stderr.splitlines()[1:] == [
+        "left out of commit: 2 ignored changes in '.', 'build'; --ignored takes them",
+        "left out of commit: 2 changes in '.git'; --include-git takes them",
+    ]
+    assert (view / "build/deep/object").exists()
+    assert not (mounted.lower / "build").exists()
+
+
+@pytest.mark.parametrize("words", [("commit",), ("discard", "--all"), ("commit", "--json")])
+def test_that_there_is_nothing_to_do_is_said_without_asking_anybody(
+    mount: Mount, words: tuple[str, ...]
+) -> None:
+    mounted = mount(TREE)
+    said = review(mounted, *words)
+    assert (said.returncode, "refusing" in said.stderr) == (0, False)
+    assert ("nothing to" in said.stderr) is ("--json" not in words)
+    (mounted.root / "text").write_text("changed\n")
+    refused = review(mounted, *words)
+    assert (refused.returncode, "refusing to" in refused.stderr) == (2, True)
+
+
+def test_a_commit_by_revision_takes_what_was_seen_or_nothing(mount: Mount) -> None:
+    mounted = mount({**TREE, ".gitignore": "*.log\n"})
+    view, lower = mounted.root, mounted.lower
+    (view / "text").write_text(edited(3))
+    (view / "new").write_text("1\n")
+    seen = json.loads(done(mounted, "diff", "--json"))["revision"]
+    assert done(mounted, "diff", "--revision").strip() == seen
+    (view / "new.log").touch()
+    assert (view / "text").read_text() == edited(3)
+    assert done(mounted, "diff", "--revision").strip() == seen, "reading and ignored files change nothing"
+    before = (view / "new").stat()
+    (view / "new").write_text("2\n")
+    os.utime(view / "new", ns=(before.st_atime_ns, before.st_mtime_ns))
+    refused = review(mounted, "commit", "--yes", "--json", "--if-match", seen)
+    assert refused.returncode == 5
+    assert json.loads(refused.stderr)["error"]["if_match"] == seen
+    now = done(mounted, "diff", "--revision").strip()
+    (lower / "other").write_text("the host was here\n")
+    assert done(mounted, "diff", "--revision").strip() == now, "nothing is taken there"
+    (lower / "text").touch()
+    assert review(mounted, "commit", "--yes", "--if-match", now).returncode == 5
+    now = done(mounted, "diff", "--revision").strip()
+    of_one = done(mounted, "diff", "--revision", str(view / "new")).strip()
+    assert of_one != now
+    assert review(mounted, "commit", "--yes", "--if-match", now, str(view / "new")).returncode == 5
+    done(mounted, "commit", "--yes", "--if-match", of_one, str(view / "new"))
+    assert ((lower / "new").read_text(), (lower / "text").read_text()) == ("2\n", "".join(LINES))
+
+
 def test_a_path_is_committed_with_what_it_needs_and_nothing_else(mount: Mount) -> None:
     mounted = mount(TREE)
     view, workspace = mounted.root, mounted.lower

@@ -1,7 +1,7 @@
 """Commits, undos and discards that are killed, beside a live mount: the next command ends what they began.
 
-Killed before every single host call they are in `tests/unit/changes/test_crash.py`; here a real process is
-killed at some moment, and a real daemon settles.
+Killed before every single host call they are in `tests/unit/commit/test_finish_recover.py`; here a real
+process is killed at some moment, and a real daemon edits the upper.
 """
 
 import os

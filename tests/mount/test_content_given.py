@@ -8,7 +8,7 @@ from threading import Timer
 
 import pytest
 
-from sandboxfs.fuse.kernel import stores_well
+from sandboxfs.fuse.protocol import stores_well
 from tests.mount.conftest import Mount
 from tests.support.mounted import companion, eventually, run, says, tell
 

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,8 +18,9 @@ from tests.mount.conftest import Mount
 from tests.support import conditions
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.mounted import companion, eventually, run, says
+from tests.support.mounts import detach_mount
 from tests.support.placed import kill_daemon, wait_for_end
-from tests.support.tree import Symlink, Tree
+from tests.support.tree import Symlink, Tree, build
 
 pytestmark = pytest.mark.mount
 
@@ -178,7 +180,7 @@ def test_commands_work_on_a_dead_mount_without_hanging(mount: Mount) -> None:
         os.listdir(sandbox.root)
     assert lost.value.errno == errno.ENOTCONN
     listed = run_sandboxfs("list", "--json", state=sandbox.state, timeout=QUICKLY)
-    assert [entry["state"] for entry in json.loads(listed.stdout)] == ["dead"]
+    assert [entry["state"] for entry in json.loads(listed.stdout)["sandboxes"]] == ["dead"]
     status = run_sandboxfs("status", "--json", state=sandbox.state, timeout=QUICKLY)
     described = json.loads(status.stdout)
     assert (described["state"], described["pid"]) == ("dead", None)
@@ -331,3 +333,25 @@ def test_a_bug_in_a_handler_gives_that_caller_eio_and_a_traceback_and_the_mount_
     assert (sandbox.root / "file").read_text() == "new text"
     # Looked at; what is left to complain of from here on is not wanted.
     os.truncate(sandbox.home / "daemon.log", 0)
+
+
+def test_the_own_mountpoint_cannot_be_written_without_its_mount(tmp_path: Path) -> None:
+    workspace = build(tmp_path / "workspace", {"file": "text\n"})
+    made = run_sandboxfs("mount", "--name", "app", workspace)
+    view = Path(made.stdout.strip())
+    assert (view / "file").read_text() == "text\n"
+    pid = json.loads(run_sandboxfs("status", "-s", "app", "--json").stdout)["pid"]
+    watch = os.pidfd_open(pid)
+    signal.pidfd_send_signal(watch, signal.SIGKILL)
+    wait_for_end(watch)
+    os.close(watch)
+    detach_mount(view)
+    assert stat.S_IMODE(view.stat().st_mode) == 0
+    if os.geteuid() != 0:
+        with pytest.raises(PermissionError):
+            (view / "lost").write_text("lost")
+    # The next mount copes with what is left, and takes it away in the end.
+    again = run_sandboxfs("mount", "--name", "app", workspace)
+    assert (view / "file").read_text() == "text\n", again.stderr
+    assert run_sandboxfs("unmount", "-s", "app").returncode == 0
+    assert not view.exists()

@@ -120,16 +120,18 @@ def test_a_dead_daemon_keeps_nobody_from_looking(mount: Mount) -> None:
 
 
 def test_a_mountpoint_in_the_workspace_is_never_looked_at(tmp_path: Path) -> None:
-    workspace = build(tmp_path / "workspace", {"sub/a": "1\n", "sub/view/": ""})
-    state, view = tmp_path / "state", workspace / "sub/view"
-    done = run_sandboxfs("mount", "--name", "test", workspace, view, state=state)
-    assert done.returncode == 0, done.stderr
-    daemon = int((state / "sandboxes/test/lock").read_text())
+    workspace = build(tmp_path / "workspace", {"sub/a": "1\n", "sub/inner/": ""})
+    other = build(tmp_path / "other", {"file": "1\n"})
+    state, view, inner = tmp_path / "state", tmp_path / "view", workspace / "sub/inner"
+    view.mkdir()
+    for name, below, place in (("other", other, inner), ("test", workspace, view)):
+        done = run_sandboxfs("mount", "--name", name, below, place, state=state)
+        assert done.returncode == 0, done.stderr
+    daemon = int((state / "sandboxes/other/lock").read_text())
     try:
         (view / "new").write_text("1\n")
         os.rename(view / "sub", view / "moved")
-        assert (view / ".sandboxfs/changes").read_text() == "R 'sub' -> 'moved'\nA 'new'\n"
-        # Whoever asked the mount now would wait for ever.
+        # Whoever asked the mount in the workspace now would wait for ever.
         os.kill(daemon, signal.SIGSTOP)
         try:
             shown = run_sandboxfs("diff", "-s", "test", state=state)
@@ -138,7 +140,8 @@ def test_a_mountpoint_in_the_workspace_is_never_looked_at(tmp_path: Path) -> Non
         finally:
             os.kill(daemon, signal.SIGCONT)
     finally:
-        assert run_sandboxfs("unmount", view, state=state).returncode == 0
+        for place in (view, inner):
+            assert run_sandboxfs("unmount", place, state=state).returncode == 0
 
 
 def test_diff_ends_while_a_program_goes_on_writing(mount: Mount) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounted import serving
 from tests.support.placed import PlacedMount, small_filesystem
 from tests.support.tree import Snapshot, Symlink, Tree, assert_same_tree, build, capture
@@ -210,3 +211,94 @@ def test_the_sandbox_can_be_mounted_again_while_the_disk_is_full(sandbox: Placed
     (sandbox.root / "filler").unlink()
     (sandbox.root / "small").write_text("again")
     assert (sandbox.root / "small").read_text() == "again"
+
+
+def told(sandbox: PlacedMount, *words: str, status: int = 0) -> str:
+    """Run a verb about the sandbox, and return what it said to a person."""
+    finished = run_sandboxfs(words[0], *words[1:], state=sandbox.state, cwd=sandbox.lower)
+    assert finished.returncode == status, finished.stderr
+    return finished.stderr
+
+
+FILLING = {"blocks": lambda view: [fill_space(view)], "inodes": fill_inodes}
+
+
+@pytest.mark.parametrize("what", FILLING)
+@pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "unmounted"])
+def test_a_full_disk_is_emptied_by_a_discard_and_gc(sandbox: PlacedMount, what: str, mounted: bool) -> None:
+    (sandbox.root / "small").write_text("changed")
+    fillers = FILLING[what](sandbox.root)
+    if not mounted:
+        sandbox.command("unmount", "-s", "test")
+    names = [path.name for path in fillers]
+    assert "gc -s test --older-than 0s" in told(sandbox, "discard", "-s", "test", "--yes", *names)
+    told(sandbox, "gc", "-s", "test", "--older-than", "0s")
+    if not mounted:
+        sandbox.start()
+    assert not set(names) & set(os.listdir(sandbox.root))
+    assert (sandbox.root / "small").read_text() == "changed"
+    (sandbox.root / "new").write_bytes(b"n" * MEGABYTE)
+
+
+@pytest.mark.parametrize("what", FILLING)
+def test_a_commit_that_a_full_disk_refuses_says_what_gives_room_back(sandbox: PlacedMount, what: str) -> None:
+    (sandbox.root / "small").write_text("changed")
+    FILLING[what](sandbox.root)
+    complaint = told(sandbox, "commit", "-s", "test", "--yes", "small", status=2)
+    assert f"the file system of '{sandbox.state}' is full" in complaint
+    assert "sandboxfs gc --older-than 0s" in complaint
+
+
+@pytest.mark.parametrize("what", FILLING)
+def test_a_sandbox_on_a_full_disk_can_be_removed(sandbox: PlacedMount, what: str) -> None:
+    FILLING[what](sandbox.root)
+    sandbox.command("unmount", "-s", "test")
+    told(sandbox, "rm", "--force", "test")
+    sandbox.start()
+
+
+@pytest.mark.parametrize("what", FILLING)
+def test_every_verb_that_a_full_disk_refuses_says_what_gives_room_back(
+    sandbox: PlacedMount, what: str, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive.tar"
+    (sandbox.root / "small").write_bytes(b"n" * 100_000)
+    told(sandbox, "export", "-s", "test", str(archive))
+    told(sandbox, "commit", "-s", "test", "--yes")
+    sandbox.host_changed()
+    (sandbox.root / "dir/inner").write_bytes(b"other")
+    (tmp_path / "other").mkdir()
+    FILLING[what](sandbox.root)
+    for words, status in (
+        (["commit", "-s", "test", "--yes", "dir/inner"], 2),
+        (["undo", "-s", "test", "--yes"], 2),
+        (["import", str(archive), str(sandbox.lower), "--name", "again"], 2),
+        (["export", "-s", "test", str(sandbox.state.parent / "archive.tar")], 2),
+        (["mount", "--name", "other", str(sandbox.lower), str(tmp_path / "other")], 6),
+        (["run", "--new", "--workspace", str(sandbox.lower), "true"], 125),
+    ):
+        complaint = told(sandbox, *words, status=status)
+        assert "sandboxfs rm NAME" in complaint.splitlines()[-1], words
+        assert "hint: " in complaint.splitlines()[-1], words
+        assert "bug" not in complaint, words
+
+
+def test_the_reserve_is_there_again_after_a_clean_up(sandbox: PlacedMount) -> None:
+    before = sorted(os.listdir(sandbox.state / "reserve"))
+    filler = fill_space(sandbox.root)
+    told(sandbox, "discard", "-s", "test", "--yes", filler.name)
+    told(sandbox, "gc", "-s", "test", "--older-than", "0s")
+    assert sorted(os.listdir(sandbox.state / "reserve")) == before
+    assert (sandbox.state / "reserve" / "0").stat().st_blocks * 512 == MEGABYTE
+
+
+def test_a_disk_error_is_no_bug(sandbox: PlacedMount) -> None:
+    for file in (sandbox.state / "reserve").iterdir():
+        file.unlink()
+    # Fills whatever is left: the daemon, which writes its log meanwhile, may have taken some of it.
+    fill_inodes(sandbox.root)
+    for words in (["discard", "--yes", "--all"], ["commit", "--yes"], ["undo", "--yes"]):
+        finished = run_sandboxfs(words[0], "-s", "test", *words[1:], state=sandbox.state, cwd=sandbox.lower)
+        assert finished.returncode == 2, finished.stderr
+        assert "bug:" not in finished.stderr
+        assert "is full" in finished.stderr

@@ -310,7 +310,7 @@ def test_using_a_file_that_has_just_vanished_says_that_it_is_not_there(area: Mak
         (host / "file").unlink()
     with pytest.raises(FileNotFoundError):
         ATTEMPTS[attempt](here.view / "file")
-    assert os.listdir(here.view) == ["steady"]
+    eventually(lambda: os.listdir(here.view) == ["steady"], "a listing without the name")
     assert not here.upper.exists() or os.listdir(here.upper) == []
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandboxfs import Sandbox
+from sandboxfs.api import ConfineWord
 from tests.support import runs
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import Tree, assert_same_tree, build, capture
@@ -32,13 +33,15 @@ def places(tmp_path: Path) -> Iterator[Path]:
     assert_same_tree(capture(top), before, what="the places")
 
 
-def test_a_joining_run_reads_the_files_that_the_first_was_allowed(places: Path, confinement: str) -> None:
+def test_a_joining_run_reads_the_files_that_the_first_was_allowed(
+    places: Path, confinement: ConfineWord
+) -> None:
     with Sandbox(places / "workspace", allow=[f"{places}/note:ro"], confine=confinement) as sandbox:
         words = ("-s", sandbox.name, "--confine", confinement, "--", "cat", places / "note")
         assert runs.run(*words, cwd=places / "workspace").stdout == "note\n"
 
 
-def test_a_joining_run_can_be_allowed_a_further_file(places: Path, confinement: str) -> None:
+def test_a_joining_run_can_be_allowed_a_further_file(places: Path, confinement: ConfineWord) -> None:
     with Sandbox(places / "workspace", allow=[f"{places}/note:ro"], confine=confinement) as sandbox:
         words = ("-s", sandbox.name, "--confine", confinement, "--allow", f"{places}/second:ro", "--")
         inside = f"cat {places}/note {places}/second; echo x > {places}/second"
@@ -54,6 +57,14 @@ def test_a_file_that_is_gone_since_the_first_run_does_not_keep_another_from_join
     with Sandbox(places / "workspace", allow=[f"{passing}:ro"]) as sandbox:
         passing.unlink()
         runs.run("-s", sandbox.name, "--", "cat", "file", cwd=places / "workspace")
+
+
+def test_a_joining_run_is_allowed_no_further_file_inside_a_directory_beside(places: Path) -> None:
+    runs.require("bubblewrap")
+    with Sandbox(places / "workspace", allow=[f"{places}/library"]) as sandbox:
+        words = ("-s", sandbox.name, "--allow", f"{places}/library/code:ro", "--", "true")
+        done = runs.run(*words, cwd=places / "workspace", status=125)
+        assert "is mounted already: its policy is that of its mount" in done.stderr
 
 
 def test_a_joining_run_sees_the_directories_beside_and_may_name_them(places: Path) -> None:
@@ -87,6 +98,23 @@ def test_a_joining_run_is_refused_what_it_cannot_have(
         asked = [word.format(places=places) for word in words]
         done = runs.run("-s", sandbox.name, *asked, "--", "true", cwd=places / "workspace", status=125)
         assert complaint.format(places=places) in done.stderr
+
+
+def test_a_joining_run_may_repeat_the_options_that_the_sandbox_was_made_with(
+    places: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "view").mkdir()
+    workspace = places / "workspace"
+    options = ("--rule", "secret*=hide", "--mode", "rw", "--allow", f"{workspace}/file:ro")
+    assert run_sandboxfs("mount", "--name", "lasting", *options, workspace, tmp_path / "view").returncode == 0
+    try:
+        for same in (options, options[:2], ("--mode", "rw")):
+            assert runs.run("-s", "lasting", *same, "--", "cat", "file", cwd=workspace).stdout == "text\n"
+        for other in (("--rule", "more=ro"), (*options, "--rule", "more=ro"), ("--mode", "ro")):
+            done = runs.run("-s", "lasting", *other, "--", "true", cwd=workspace, status=125)
+            assert "its policy is that of its mount" in done.stderr
+    finally:
+        assert run_sandboxfs("unmount", "-s", "lasting").returncode == 0
 
 
 def test_a_run_that_joins_a_mount_can_be_allowed_a_file(places: Path, tmp_path: Path) -> None:

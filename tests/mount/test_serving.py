@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.control.address import control_address
-from sandboxfs.control.client import ask
+from sandboxfs.control.control_socket import ask, control_address
 from sandboxfs.state.locations import Locations
 from tests.mount.conftest import Mount
-from tests.support.mount_driver import MountDriver
+from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.mounted import PATIENCE, companion, says
+from tests.unit.daemon.test_control_peers import crowd
+from tests.unit.daemon.test_control_server import line
 
 pytestmark = pytest.mark.mount
 
@@ -107,3 +108,19 @@ def test_a_large_file_can_be_changed_while_it_is_copied(mount: Mount) -> None:
         two.write(b"end")
     assert (view.root / "file").read_bytes() == b"begin" + content[5:] + b"end"
     assert (view.lower / "file").read_bytes() == content
+
+
+@pytest.mark.parametrize("how", ["together", "apart"])
+def test_150_connections_that_ask_for_status_keep_neither_allow_nor_discard_out(
+    mount: Mount, how: str
+) -> None:
+    view = mount({"file": "text"})
+    (view.root / "new").write_text("new")
+    environment = os.environ | {"SANDBOXFS_STATE_DIR": str(view.state)}
+    address = control_address(Locations.from_environment(environment), "test")
+    with crowd(address, line("status"), how):
+        # A command gives up after ten seconds.
+        for words in (["allow", "-s", "test", "file", "ro"], ["discard", "-s", "test", "--all", "--yes"]):
+            done = run_sandboxfs(*words, state=view.state, cwd=view.lower)
+            assert done.returncode == 0, done.stderr
+    assert not (view.root / "new").exists()

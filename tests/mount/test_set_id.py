@@ -9,7 +9,8 @@ import pytest
 
 from tests.mount.conftest import Mount
 from tests.support import conditions
-from tests.support.mounted import python
+from tests.support.mounted import companion, python, says
+from tests.support.syscalls import statx_mode
 from tests.support.tree import File
 
 pytestmark = pytest.mark.mount
@@ -22,12 +23,30 @@ if os.getuid() == 0:
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
 """
+WRITE_WHEN_TOLD = """
+fd = os.open("file", os.O_WRONLY)
+print("open")
+input()
+os.write(fd, b"x")
+print("written")
+"""
 CHANGES = {
     "write": "fd = os.open('file', os.O_WRONLY); os.write(fd, b'x')",
+    "write after reading": "fd = os.open('file', os.O_RDWR); os.read(fd, 1); os.write(fd, b'x')",
+    "append": "fd = os.open('file', os.O_WRONLY | os.O_APPEND); os.write(fd, b'x')",
     "truncate": "os.truncate('file', 1)",
     "open with O_TRUNC": "os.open('file', os.O_WRONLY | os.O_TRUNC)",
     "chown": "os.chown('file', -1, os.getgid())",
 }
+
+
+# Root without privileges, as in a confined run.
+POWERLESS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+assert libc.capset(header, nothing) == 0
+"""
 
 
 def prepared(path: Path, mode: int) -> None:
@@ -47,6 +66,8 @@ def test_set_id_bits_go_with_a_change_by_somebody_without_privileges(
     view.host_changed()
     assert stat.S_IMODE((view.root / "file").stat().st_mode) == 0o6755
     python(UNPRIVILEGED + CHANGES[change], cwd=view.root)
+    # Asked for alone, as `stat -c %A` does, and with everything else.
+    assert stat.S_IMODE(statx_mode(os.fsencode(view.root / "file"))) == 0o755
     assert stat.S_IMODE((view.root / "file").stat().st_mode) == 0o755
 
 
@@ -68,3 +89,34 @@ def test_capabilities_go_with_a_change(mount: Mount, change: str) -> None:
     assert "security.capability" in os.listxattr(view.root / "file")
     python(UNPRIVILEGED + CHANGES[change], cwd=view.root)
     assert "security.capability" not in os.listxattr(view.root / "file")
+
+
+def test_set_id_bits_set_while_a_file_is_open_go_with_the_next_write(mount: Mount) -> None:
+    options = ["--allow-other"] if os.getuid() == 0 else []
+    view = mount({"file": "text"}, *options)
+    prepared(view.root / "file", 0o755)
+    with companion(UNPRIVILEGED + WRITE_WHEN_TOLD, cwd=view.root) as writer:
+        assert says(writer) == "open"
+        (view.root / "file").chmod(0o6755)
+        assert stat.S_IMODE(statx_mode(os.fsencode(view.root / "file"))) == 0o6755
+        assert writer.stdin is not None
+        print("write", file=writer.stdin, flush=True)
+        assert says(writer) == "written"
+        assert stat.S_IMODE(statx_mode(os.fsencode(view.root / "file"))) == 0o755
+
+
+@pytest.mark.parametrize("change", sorted(set(CHANGES) - {"chown"}))
+def test_set_id_bits_go_with_a_change_by_root_without_privileges(mount: Mount, change: str) -> None:
+    conditions.require_root()
+    view = mount({"file": File("text", mode=0o6755)})
+    assert stat.S_IMODE(statx_mode(os.fsencode(view.root / "file"))) == 0o6755
+    python(POWERLESS + CHANGES[change], cwd=view.root)
+    assert stat.S_IMODE(statx_mode(os.fsencode(view.root / "file"))) == 0o755
+
+
+def test_set_id_bits_stay_with_a_change_by_root(mount: Mount) -> None:
+    conditions.require_root()
+    view = mount({"file": File("text", mode=0o6755)})
+    for change in sorted(set(CHANGES) - {"chown"}):
+        python("import os\n" + CHANGES[change], cwd=view.root)
+        assert stat.S_IMODE(statx_mode(os.fsencode(view.root / "file"))) == 0o6755

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.fuse.kernel import drops_what_is_written_over
+from sandboxfs.fuse.protocol import drops_what_is_written_over
 from tests.mount.conftest import Mount
 from tests.support.mounted import Area, companion, says, tell
 from tests.support.tree import Tree

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.control.client import ask
+from sandboxfs.control.control_socket import ask
 from tests.security.conftest import Guarded
 from tests.support.guarded import GuardedMount
 from tests.support.mounted import run

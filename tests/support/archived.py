@@ -15,23 +15,20 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 
-from sandboxfs.changes.archive_adapt import Adapter
-from sandboxfs.changes.archive_collect import Changing, collect
-from sandboxfs.changes.archive_export import write_archive
-from sandboxfs.changes.archive_import import Archive, Report
-from sandboxfs.changes.archive_manifest import Manifest, Origin
-from sandboxfs.changes.archive_stream import Sink, Source
-from sandboxfs.changes.archive_unpack import Unpacker
-from sandboxfs.changes.finding import Finding
-from sandboxfs.changes.layers import LayerPaths, open_layers
-from sandboxfs.changes.scan import scan
-from sandboxfs.changes.tree import Tree
+from sandboxfs.archive.collect import Changing, collect_archive
+from sandboxfs.archive.format import Manifest, Origin
+from sandboxfs.archive.read import Archive, HostMapping, Report, Unpacker
+from sandboxfs.archive.tar import ArchiveSink, ArchiveSource
+from sandboxfs.archive.write import write_archive
 from sandboxfs.cli.main import main
-from sandboxfs.layers.hostdir import HostDir
-from sandboxfs.layers.index import Index
-from sandboxfs.layers.marks import Whiteouts
-from sandboxfs.layers.staging import Staging
-from sandboxfs.state.settings import Settings, dump_settings
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.hostfs.tree import DirTree
+from sandboxfs.review.change import PathChange
+from sandboxfs.review.scan import scan
+from sandboxfs.state.store import PolicySettings, dump_settings
+from sandboxfs.upper.index import Index, Staging
+from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.sandbox_layers import LayerPaths, open_layers
 from tests.support.core_driver import CoreDriver
 from tests.support.reviewed import in_short
 
@@ -40,7 +37,7 @@ Json = dict[str, object]
 
 
 def origin(owner: tuple[int, int] = (0, 0)) -> Origin:
-    policy = dump_settings(Settings())["policy"]
+    policy = dump_settings(PolicySettings())["policy"]
     assert isinstance(policy, dict)
     time = datetime(2026, 1, 2, tzinfo=UTC)
     return Origin("app", b"/srv/app", time, time, "0.1.0", owner, policy)
@@ -50,8 +47,8 @@ def exported(paths: LayerPaths, *, gzip: bool = False, take_changing: bool = Fal
     """The archive of the changes in the layers at *paths*."""
     out = io.BytesIO()
     with open_layers(paths) as layers:
-        found = collect(layers, Changing(take_changing))
-        write_archive(Sink(out.write, gzip=gzip), origin(), layers, found)
+        found = collect_archive(layers, Changing(take_changing))
+        write_archive(ArchiveSink(out.write, gzip=gzip), origin(), layers, found)
         found.close()
     return out.getvalue()
 
@@ -81,9 +78,9 @@ class Imported(CoreDriver):
             HostDir.at(self.lower) as copy,
         ):
             unpacker = Unpacker(upper, Index(index, Staging(work)), Whiteouts(devices=devices))
-            opened = Archive(Source(io.BytesIO(archive)), limit=LIMIT)
+            opened = Archive(ArchiveSource(io.BytesIO(archive)), limit=LIMIT)
             try:
-                adapter = Adapter(Tree(copy).stat, (0, 0), may_give_away=os.geteuid() == 0)
+                adapter = HostMapping(DirTree(copy).stat, (0, 0), may_give_away=os.geteuid() == 0)
                 return opened.unpack(unpacker, baseline, adapter, lambda _: None)
             finally:
                 unpacker.close()
@@ -92,7 +89,7 @@ class Imported(CoreDriver):
     def paths(self) -> LayerPaths:
         return LayerPaths([self.lower], self.upper, self.index, self.baseline)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[PathChange]:
         with open_layers(self.paths) as layers:
             return scan(layers)
 
@@ -102,7 +99,7 @@ class Imported(CoreDriver):
 
 
 def manifest_of(archive: bytes) -> Manifest:
-    return Archive(Source(io.BytesIO(archive)), limit=LIMIT).manifest
+    return Archive(ArchiveSource(io.BytesIO(archive)), limit=LIMIT).manifest
 
 
 @dataclass

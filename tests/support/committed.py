@@ -1,32 +1,31 @@
 """A sandbox whose changes are committed, discarded and taken back, in this process.
 
-The view ends for the time: the upper is settled on disk, as a command does it where nobody serves it.
+The view ends for the time: the upper is edited on disk, as a command does it where nobody serves it.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sandboxfs.changes.choosing import Choose, by_id, hunks_of
-from sandboxfs.changes.commit import commit
-from sandboxfs.changes.discard import discard, plan_discard
-from sandboxfs.changes.plan import Options, Plan, plan_commit
-from sandboxfs.changes.records import Records
-from sandboxfs.changes.recovery import Recovered, recover
-from sandboxfs.changes.resolving import OnConflict
-from sandboxfs.changes.scan import survey
-from sandboxfs.changes.site import Result, Site
-from sandboxfs.changes.undo import UndoPlan, plan_undo, undo
-from sandboxfs.layers.baseline_writer import BaselineWriter
-from sandboxfs.layers.hostdir import HostDir
-from sandboxfs.layers.index import Index
-from sandboxfs.layers.marks import Whiteouts
-from sandboxfs.layers.settlement import Operation, Outcome
-from sandboxfs.layers.settling import Settling
-from sandboxfs.layers.staging import Staging
-from sandboxfs.layers.uppertree import UpperTree, numbering
+from sandboxfs.commit.apply import apply_plan
+from sandboxfs.commit.discard import discard, plan_discard
+from sandboxfs.commit.finish import Recovered, ReviewOutcome, ReviewTarget, recover
+from sandboxfs.commit.plan import OnConflict, Options, Plan, plan_commit
+from sandboxfs.commit.records import Records
+from sandboxfs.commit.selection import Choose, by_id, hunks_of
+from sandboxfs.commit.undo import UndoPlan, plan_undo, undo
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.review.held import HoldRules
+from sandboxfs.review.scan import ScanResult, survey
+from sandboxfs.review.scope import Scope, ScopeContext, ScopedChanges, select_changes
+from sandboxfs.upper.baseline_log import BaselineWriter
+from sandboxfs.upper.edits import EditOutcome, Operation
+from sandboxfs.upper.index import Index, Staging
+from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.unmounted import UnmountedUpper, numbering
+from sandboxfs.upper.writer import UpperWriter
 from tests.support.reviewed import Reviewed
 
 
@@ -40,7 +39,7 @@ class Settler:
     def __init__(self, sandbox: "Committed") -> None:
         self._sandbox = sandbox
 
-    def settle(self, record: int, operations: Sequence[Operation]) -> list[Outcome]:
+    def edit(self, record: int, operations: Sequence[Operation]) -> list[EditOutcome]:
         box = self._sandbox
         places = (box.upper, box.lower, box.work, box.index, box.baseline, box.commits)
         with ExitStack() as opened:
@@ -51,7 +50,7 @@ class Settler:
             staging.clear()
             writer = BaselineWriter(baseline)
             opened.callback(writer.close)
-            tree = UpperTree(
+            tree = UnmountedUpper(
                 upper,
                 workspace,
                 staging,
@@ -60,10 +59,10 @@ class Settler:
                 writer,
                 numbering(workspace),
             )
-            settling = Settling(tree, commits)
-            opened.callback(settling.close)
-            settling.use(record)
-            return [settling.settle(operation) for operation in operations]
+            editor = UpperWriter(tree, commits)
+            opened.callback(editor.close)
+            editor.use(record)
+            return [editor.edit(operation) for operation in operations]
 
 
 class Committed(Reviewed):
@@ -78,17 +77,17 @@ class Committed(Reviewed):
         return self.home / "commits"
 
     @contextmanager
-    def site(self) -> Iterator[Site]:
+    def site(self) -> Iterator[ReviewTarget]:
         """The opened sandbox; the view must not be served."""
         with ExitStack() as opened:
             workspace, upper, index, baseline, home = (
                 opened.enter_context(HostDir.at(place))
                 for place in (self.lower, self.upper, self.index, self.baseline, self.home)
             )
-            yield Site(workspace, upper, index, baseline, Records(home), Settler(self))
+            yield ReviewTarget(workspace, upper, index, baseline, Records(home), Settler(self))
 
     @contextmanager
-    def paused(self) -> Iterator[Site]:
+    def paused(self) -> Iterator[ReviewTarget]:
         """End the view for the time."""
         self.stop()
         try:
@@ -100,7 +99,27 @@ class Committed(Reviewed):
     def plan(self, *paths: str, **options: object) -> Plan:
         """What a commit would do; what is in it can be read as long as the layers stay as they are."""
         with self.layers() as layers:
-            return plan_commit(survey(layers), _options(paths, options))
+            return plan_commit(self.selected(survey(layers), paths, options), _options(options))
+
+    def selected(
+        self,
+        found: ScanResult,
+        paths: Sequence[str] = (),
+        more: Mapping[str, object] | None = None,
+    ) -> ScopedChanges:
+        """What *paths* mean, with the options `ignored`, `include_git`, `approve`, `excludes` in *more*.
+
+        Its `holds` are the rules that hold changes.
+        """
+        more = more or {}
+        places = tuple(os.fsencode(path) for path in paths)
+        scope = Scope(
+            places, bool(more.get("ignored")), bool(more.get("include_git")), bool(more.get("approve"))
+        )
+        excludes = str(more.get("excludes", "")).encode()
+        holds = more.get("holds")
+        assert holds is None or isinstance(holds, HoldRules)
+        return select_changes(found, scope, ScopeContext(os.fsencode(self.lower), lambda: excludes, holds))
 
     def hunk_ids(self, path: str) -> list[str]:
         """The ids of the hunks that a file has changed by."""
@@ -115,19 +134,19 @@ class Committed(Reviewed):
         meanwhile: Callable[[], None] = nothing,
         hunks: Sequence[str] = (),
         **options: object,
-    ) -> Result:
+    ) -> ReviewOutcome:
         """Commit; *meanwhile* happens after planning, *between* after staging."""
         with self.paused() as site, self.layers() as layers:
             found = survey(layers)
-            chosen = _options(paths, options)
+            chosen = _options(options)
             if hunks:
                 chosen = replace(chosen, choose=by_id(hunks, found.findings))
-            plan = plan_commit(found, chosen)
+            plan = plan_commit(self.selected(found, paths, options), chosen)
             assert not plan.is_blocked, (plan.conflicts, plan.refusals)
             meanwhile()
-            return commit(site, plan, between=between)
+            return apply_plan(site, plan, between=between)
 
-    def discard(self, *paths: str, choose: Choose | None = None) -> Result:
+    def discard(self, *paths: str, choose: Choose | None = None) -> ReviewOutcome:
         with self.paused() as site, self.layers() as layers:
             places = [os.fsencode(path) for path in paths]
             return discard(site, plan_discard(survey(layers), places, choose))
@@ -147,11 +166,8 @@ class Committed(Reviewed):
             return recover(site)
 
 
-def _options(paths: Sequence[str], more: dict[str, object]) -> Options:
+def _options(more: Mapping[str, object]) -> Options:
     how = OnConflict(str(more.get("on_conflict", "fail")))
-    return Options(
-        [os.fsencode(path) for path in paths],
-        how,
-        include_git=bool(more.get("include_git")),
-        allow_special=bool(more.get("allow_special")),
-    )
+    choose = more.get("choose")
+    assert choose is None or callable(choose)
+    return Options(how, allow_special=bool(more.get("allow_special")), choose=choose)

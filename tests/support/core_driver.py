@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandboxfs.overlay.filesystem import ROOT_INODE, AttributeChange, Entry, Somebody
+from sandboxfs.overlay.filesystem import ROOT_INODE, AnonymousCaller, AttributeChange, Entry
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from tests.support.core_files import CoreDir, CoreFile, fail, shown
 from tests.support.drivers import Name, OpenDir, OpenFile, Sandbox
@@ -32,14 +32,17 @@ def is_dir(entry: Entry) -> bool:
 class CoreDriver(Sandbox):
     kind = "core"
 
-    def __init__(self, place: Path, workspace: Path, *, remembers: bool = False) -> None:
+    def __init__(
+        self, place: Path, workspace: Path, *, remembers: bool = False, covered: tuple[str, ...] = ()
+    ) -> None:
         self.lower = workspace
+        self.covered = [workspace / name for name in covered]
         self.upper, self.work, self.index, self.baseline = (
             place / name for name in ("upper", "work", "index", "baseline")
         )
         for directory in (self.upper, self.work, self.index, self.baseline):
             directory.mkdir(parents=True)
-        self.caller = Somebody(os.getuid(), os.getgid(), os.getpid())
+        self.caller = AnonymousCaller(os.getuid(), os.getgid(), os.getpid())
         self.remembers = remembers
         self.references: Counter[int] = Counter()
         self._open: set[OpenFile | OpenDir] = set()
@@ -53,7 +56,7 @@ class CoreDriver(Sandbox):
         # The overlay wants its modes unmasked, as the daemon's are.
         self._umask = os.umask(0)
         paths = OverlayPaths([self.lower], self.upper, self.work, self.index, self.baseline)
-        self.fs = Overlay(paths, hidden=[], sealed=[])
+        self.fs = Overlay(paths, hidden=[], sealed=[], covered=self.covered)
         self._running = True
 
     def stop(self) -> None:

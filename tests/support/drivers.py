@@ -332,6 +332,8 @@ class Sandbox(Verbs):
     upper: Path
     work: Path
     baseline: Path
+    # Where the view begins in the layers and in the baseline.
+    top: bytes = b""
     _pristine: Snapshot
 
     @abstractmethod
@@ -361,6 +363,9 @@ class Sandbox(Verbs):
     def finish(self, check: Callable[[], None] = lambda: None) -> None:
         """End the view and prove that it kept its promises."""
         self.stop()
+        self._check_end(check)
+
+    def _check_end(self, check: Callable[[], None]) -> None:
         check()
         assert_same_tree(capture(self.lower), self._pristine, what="the workspace")
         left = os.listdir(self.work)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sandboxfs.layers import syscalls
+from sandboxfs.hostfs import syscalls
 
 _CHANGES = (
     *("mkdir", "mknod", "symlink", "link", "unlink", "rmdir", "rename", "chmod", "fchmod", "chown", "fchown"),

@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sandboxfs.control.address import ControlAddress, control_address
-from sandboxfs.control.client import ask
+from sandboxfs.control.control_socket import ControlAddress, ask, control_address
 from sandboxfs.state.locations import STATE_VARIABLE, Locations
 from tests.support.mount_driver import MountDriver
 from tests.support.mounted import Area, SharedMount

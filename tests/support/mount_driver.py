@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,16 @@ _PATIENCE = 180
 
 
 def run_sandboxfs(
-    *arguments: str | Path, state: Path | None = None, cwd: Path | None = None, timeout: float = _PATIENCE
+    *arguments: str | Path,
+    state: Path | None = None,
+    cwd: Path | None = None,
+    timeout: float = _PATIENCE,
+    environment: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Run the command line in the environment of the test; the caller looks at the exit status."""
-    more = {} if state is None else {"SANDBOXFS_STATE_DIR": str(state)}
+    more = dict(environment or {})
+    if state is not None:
+        more["SANDBOXFS_STATE_DIR"] = str(state)
     return subprocess.run(
         [sys.executable, "-m", "sandboxfs", *arguments],
         stdin=subprocess.DEVNULL,
@@ -43,9 +50,14 @@ class MountDriver(HostTree, Sandbox):
     kind = "mount"
     # What a test brings about may be worth a warning in the daemon's log.
     expected_complaints: tuple[str, ...] = ()
+    # What the commands are given beside the environment of the test.
+    environment: Mapping[str, str] | None = None
 
-    def __init__(self, place: Path, workspace: Path, *options: str) -> None:
+    def __init__(
+        self, place: Path, workspace: Path, *options: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(place / "view")
+        self.environment = environment
         self.lower = workspace
         self.options = options
         self.state = place / "state"
@@ -72,7 +84,14 @@ class MountDriver(HostTree, Sandbox):
 
     def start(self) -> None:
         done = run_sandboxfs(
-            "mount", "--name", "test", *self.options, self.lower, self.root, state=self.state
+            "mount",
+            "--name",
+            "test",
+            *self.options,
+            self.lower,
+            self.root,
+            state=self.state,
+            environment=self.environment,
         )
         assert done.returncode == 0, f"mount failed: {done.stderr}\n{self.log}"
         assert self.is_mounted
@@ -80,10 +99,13 @@ class MountDriver(HostTree, Sandbox):
     def stop(self) -> None:
         if not self.is_mounted:
             return
-        done = run_sandboxfs("unmount", self.root, state=self.state)
+        done = run_sandboxfs("unmount", self.root, state=self.state, environment=self.environment)
         assert done.returncode == 0, f"unmount failed: {done.stderr}\n{self.log}"
         assert self.root not in mountpoints()
         self._check_daemon_gone()
+        self.check_log()
+
+    def check_log(self) -> None:
         complaints = [
             line
             for line in self.log.splitlines()

@@ -32,6 +32,11 @@ def detach_mount(mountpoint: Path) -> None:
         subprocess.run(["fusermount3", "-u", "-z", mountpoint], check=True, timeout=30)
 
 
+def new_mounts(basetemp: Path, before: list[Path]) -> list[Path]:
+    """What is mounted below *basetemp* and was not *before*, as the mount that tests share may be."""
+    return [path for path in mountpoints() if path.is_relative_to(basetemp) and path not in before]
+
+
 def sweep_stale_mounts(basetemp: Path) -> list[Path]:
     """Detach the mounts below *basetemp*'s siblings whose test run has ended; return where they were.
 

@@ -13,15 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from sandboxfs.changes.contents import load
-from sandboxfs.changes.files import file_changes
-from sandboxfs.changes.finding import Finding, Side
-from sandboxfs.changes.layers import LayerPaths, Layers, open_layers
-from sandboxfs.changes.patch import patch
-from sandboxfs.changes.scan import scan, survey
+from sandboxfs.review.change import PathChange, Version
+from sandboxfs.review.patch import load, patch
+from sandboxfs.review.scan import scan, survey
+from sandboxfs.review.summary import file_changes
 from sandboxfs.state.locations import Locations
-from sandboxfs.state.record import SandboxRecord
-from sandboxfs.state.store import Store
+from sandboxfs.state.store import SandboxRecord, Store
+from sandboxfs.upper.sandbox_layers import LayerPaths, Layers, open_layers
 from tests.support.core_driver import CoreDriver
 from tests.support.drivers import HostTree, Verbs
 from tests.support.tree import Tree, build
@@ -44,7 +42,7 @@ class Reviewed(CoreDriver):
         with open_layers(self.paths) as layers:
             yield layers
 
-    def findings(self, *paths: bytes, renames: bool = True) -> list[Finding]:
+    def findings(self, *paths: bytes, renames: bool = True) -> list[PathChange]:
         with self.layers() as layers:
             return scan(layers, paths, renames=renames)
 
@@ -65,7 +63,7 @@ class Reviewed(CoreDriver):
         with self.layers() as layers:
             found = survey(layers, renames=renames)
             changes = file_changes(found, found.findings, renames=renames)
-            return b"".join(patch(load(change).change, binary=binary) for change in changes)
+            return b"".join(patch(load(change), binary=binary) for change in changes)
 
 
 class State(NamedTuple):
@@ -98,7 +96,7 @@ def view_states(sandbox: Verbs) -> States:
     return found
 
 
-def side_state(side: Side) -> State:
+def side_state(side: Version) -> State:
     return State(side.mode, side.target if stat.S_ISLNK(side.mode) else side.read())
 
 
@@ -126,7 +124,7 @@ def apply_patch(
     assert ended.returncode == 0, said + text.decode(errors="replace")
 
 
-def in_short(finding: Finding) -> str:
+def in_short(finding: PathChange) -> str:
     path = os.fsdecode(finding.path) or "."
     if finding.is_dir:
         path += "/"

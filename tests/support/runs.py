@@ -19,7 +19,7 @@ CONFINEMENTS = ("bubblewrap", "landlock")
 
 def require(confinement: str) -> None:
     """Skip the test unless this machine has that confinement."""
-    from sandboxfs.confine.choice import try_bubblewrap, try_landlock
+    from sandboxfs.confine.detect import try_bubblewrap, try_landlock
 
     found = try_bubblewrap() if confinement == "bubblewrap" else try_landlock()
     if found.problem is not None:

@@ -10,6 +10,9 @@ RENAME_WHITEOUT = 4
 
 AT_FDCWD = -100
 MNT_DETACH = 2
+_AT_SYMLINK_NOFOLLOW, _STATX_TYPE, _STATX_MODE = 0x100, 1, 2
+# Where struct statx has the mode.
+_AT_MODE = 28
 
 _DIRENT = struct.Struct("=QqHB")  # d_ino, d_off, d_reclen, d_type; then the name
 
@@ -41,6 +44,15 @@ def detach(mountpoint: bytes) -> None:
     """Unmount lazily; needs root."""
     if _libc.umount2(mountpoint, MNT_DETACH):
         _fail(mountpoint)
+
+
+def statx_mode(path: bytes) -> int:
+    """The type and permissions of a file, asked for alone: the kernel may answer from what it remembers."""
+    answer = ctypes.create_string_buffer(256)
+    if _libc.statx(AT_FDCWD, path, _AT_SYMLINK_NOFOLLOW, _STATX_TYPE | _STATX_MODE, answer):
+        _fail(path)
+    mode: int = struct.unpack_from("=H", answer, _AT_MODE)[0]
+    return mode
 
 
 def _fail(path: bytes) -> None:

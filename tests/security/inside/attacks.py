@@ -14,8 +14,10 @@ import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +27,7 @@ HOST: dict[str, str] = {}
 INHERITED: list[str] = []
 libc = ctypes.CDLL(None, use_errno=True)
 X86_64 = os.uname().machine == "x86_64"
+AT_FDCWD = -100
 
 
 class Nothing(Exception):
@@ -584,6 +587,35 @@ def open_a_socket_of_an_unusual_family() -> object:
     return first([partial(socket.socket, family, kind) for family in families for kind in kinds])
 
 
+@attack
+def open_a_pair_of_sockets_of_an_unusual_family() -> object:
+    families = [family for family in range(64) if family != socket.AF_UNIX]
+    return first([partial(socket.socketpair, family, kind) for family in families for kind in (1, 2, 5)])
+
+
+@attack
+def list_the_sockets_of_the_machine() -> object:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4).fileno()
+
+
+@attack
+def open_a_netlink_socket_of_another_kind_than_routes() -> object:
+    kinds = [partial(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW, one) for one in range(1, 32)]
+    return first(kinds)
+
+
+@attack
+def send_to_a_socket_of_the_session_from_a_pair() -> object:
+    """One end of a pair of datagram sockets can be connected to another address, or sends there."""
+    end, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    return first([partial(end.sendto, b"out", HOST["log"]), partial(end.connect, HOST["log"])])
+
+
+@attack
+def make_a_call_that_is_newer_than_the_filter() -> object:
+    return first([partial(call, number, 0, 0, 0, 0) for number in range(470, 520)])
+
+
 # Secrets
 
 
@@ -619,6 +651,17 @@ def change_a_system_directory() -> object:
 # What a kernel interface can change without opening anything
 
 
+def mark(path: str, name: str) -> list[Callable[[], object]]:
+    """Every way to give what is at *path* an extended attribute."""
+    value = ctypes.create_string_buffer(b"/", 1)
+    arguments = struct.pack("=QII", ctypes.addressof(value), 1, 0)
+    return [
+        partial(os.setxattr, path, name, b"/"),
+        partial(os.setxattr, path, name, b"/", follow_symlinks=False),
+        lambda: (call(463, AT_FDCWD, os.fsencode(path), 0, name.encode(), arguments, 16), value),
+    ]
+
+
 @attack
 def change_the_mode_of_a_file_of_the_host() -> object:
     os.chmod(HOST["outside"] + "/mode", 0o777)
@@ -626,15 +669,165 @@ def change_the_mode_of_a_file_of_the_host() -> object:
 
 
 @attack
-def change_the_times_of_a_file_of_the_host() -> object:
-    os.utime(HOST["outside"] + "/times", (1, 1))
+def change_the_mode_of_a_file_of_the_host_by_other_ways() -> object:
+    path = HOST["outside"] + "/mode"
+    directory = os.open(HOST["outside"], os.O_PATH)
+    file = os.open(path, os.O_PATH)
+    attempts: list[Callable[[], object]] = [
+        partial(os.chmod, "mode", 0o777, dir_fd=directory),
+        partial(os.chmod, f"/proc/self/fd/{file}", 0o777),
+        partial(os.chmod, f"/proc/self/fd/{directory}/mode", 0o777),
+        partial(os.chmod, f"/proc/{os.getpid()}/fd/{file}", 0o777),
+        partial(os.chmod, f"/proc/{HOST['command']}/cwd/../outside/mode", 0o777),
+        partial(os.chmod, f"/proc/self/root{path}", 0o777),
+        partial(os.chmod, os.path.relpath(path), 0o777),
+        partial(call, 452, file, b"", 0o777, 0x1000),
+        partial(call, 452, AT_FDCWD, os.fsencode(path), 0o777, 0),
+    ]
+    return first(attempts)
+
+
+@attack
+def change_the_mode_of_a_file_of_the_host_as_a_program_of_32_bits() -> object:
+    """By `int 0x80`, which every program of x86_64 can say where the kernel has it."""
+    if not X86_64:
+        raise Nothing
+    libc.mmap.restype = ctypes.c_void_p
+    page = libc.mmap(None, ctypes.c_size_t(4096), 7, 0x62, -1, ctypes.c_long(0))
+    # push rbx; mov eax, edi; mov ebx, esi; mov ecx, edx; int 0x80; pop rbx; ret
+    ctypes.memmove(page, bytes.fromhex("5389f889f389d1cd805bc3"), 11)
+    path = os.fsencode(HOST["outside"] + "/mode") + b"\0"
+    ctypes.memmove(page + 64, path, len(path))
+    called = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int)(page)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(-called(15, page + 64, 0o777) & 0xFF)
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status):
+        # There are none.
+        raise Nothing
+    if os.WEXITSTATUS(status):
+        raise OSError(os.WEXITSTATUS(status), os.strerror(os.WEXITSTATUS(status)))
     return "done"
 
 
 @attack
+def open_what_lies_above_the_home() -> object:
+    """To let another user of the machine in."""
+    above = os.path.dirname(os.environ["HOME"])
+    # Under bubblewrap these directories are the program's own, made for it in memory.
+    places = [HOST["state"], HOST["outside"]] + [above] * (HOST["confinement"] == "landlock")
+    return first([partial(os.chmod, place, 0o777) for place in places])
+
+
+@attack
+def change_the_mode_of_a_file_of_the_host_by_changing_the_path_meanwhile() -> object:
+    """The path in memory names a file of ours and one of the host in turn."""
+    mine, other = b"mine".ljust(200, b"\0"), os.fsencode(HOST["outside"] + "/mode").ljust(200, b"\0")
+    with open("mine", "w"):
+        pass
+    path = ctypes.create_string_buffer(mine, 200)
+    over = threading.Event()
+
+    def turn() -> None:
+        while not over.is_set():
+            path.raw = other
+            path.raw = mine
+
+    return flipping(turn, over, path)
+
+
+@attack
+def change_the_mode_of_a_file_of_the_host_by_changing_a_link_meanwhile() -> object:
+    with open("mine", "w"):
+        pass
+    for name, target in (("inwards", "mine"), ("outwards", HOST["outside"] + "/mode")):
+        os.symlink(target, name)
+    path = ctypes.create_string_buffer(b"turning")
+    over = threading.Event()
+
+    def turn() -> None:
+        while not over.is_set():
+            for name in ("inwards", "outwards"):
+                os.link(name, "next", follow_symlinks=False)
+                os.rename("next", "turning")
+
+    return flipping(turn, over, path)
+
+
+def flipping(turn: Callable[[], None], over: threading.Event, path: object) -> object:
+    """Change modes while another thread changes what is meant."""
+    turning = threading.Thread(target=turn)
+    turning.start()
+    for _ in range(500):
+        libc.chmod(path, 0o777)
+    over.set()
+    turning.join()
+    if os.stat(HOST["outside"] + "/mode").st_mode & 0o777 != 0o777:
+        raise Nothing
+    return "changed"
+
+
+@attack
+def change_the_owner_of_a_file_of_the_host() -> object:
+    path, who = HOST["outside"] + "/mode", (os.getuid(), os.getgid())
+    return first([partial(os.chown, path, *who), partial(os.lchown, path, *who)])
+
+
+@attack
+def change_a_file_that_can_only_be_read_by_its_descriptor() -> object:
+    """Root owns what it may only read here."""
+    file = os.open("/etc/passwd", os.O_RDONLY)
+    attempts: list[Callable[[], object]] = [
+        partial(os.fchmod, file, os.fstat(file).st_mode & 0o777),
+        partial(os.fchown, file, 0, 0),
+        partial(os.utime, file),
+        partial(os.setxattr, file, "user.escaped", b"1"),
+        partial(fcntl.ioctl, file, 0x40086602, struct.pack("=Q", 0x80)),
+    ]
+    return first(attempts)
+
+
+@attack
+def change_the_times_of_a_file_of_the_host() -> object:
+    path = HOST["outside"] + "/times"
+    attempts: list[Callable[[], object]] = [
+        partial(os.utime, path, (1, 1)),
+        partial(os.utime, path, (1, 1), follow_symlinks=False),
+        partial(os.utime, "times", dir_fd=os.open(HOST["outside"], os.O_PATH)),
+        lambda: check(libc.utimes(os.fsencode(path), None)),
+    ]
+    return first(attempts)
+
+
+@attack
 def set_an_attribute_of_a_file_of_the_host() -> object:
-    os.setxattr(HOST["outside"] + "/attribute", "user.escaped", b"1")
-    return "done"
+    return first(mark(HOST["outside"] + "/attribute", "user.escaped"))
+
+
+@attack
+def remove_an_attribute_of_a_file_of_the_host() -> object:
+    path, name = os.fsencode(HOST["outside"] + "/marked"), b"user.kept"
+    attempts: list[Callable[[], object]] = [
+        partial(os.removexattr, path, name),
+        partial(os.removexattr, path, name, follow_symlinks=False),
+        partial(call, 466, AT_FDCWD, path, 0, name),
+    ]
+    return first(attempts)
+
+
+@attack
+def mark_the_upper_directory() -> object:
+    """To have the next run show what a rule hides."""
+    return first(mark(HOST["state"] + "/sandboxes/workspace/roots/0/upper", "user.overlay.redirect"))
+
+
+@attack
+def change_the_flags_of_a_file_of_the_host() -> object:
+    """With file_setattr: no dump, if nothing else."""
+    attributes = struct.pack("=QIIII", 0x80, 0, 0, 0, 0)
+    path = os.fsencode(HOST["outside"] + "/secret")
+    return call(469, AT_FDCWD, path, attributes, len(attributes), 0)
 
 
 @attack
@@ -678,7 +871,8 @@ def attempt(function: Callable[[], object]) -> str:
 
 
 def outcome(function: Callable[[], object]) -> str:
-    signal.alarm(10)
+    # For what hangs: on a busy machine some attacks take long.
+    signal.alarm(40)
     try:
         result = function()
     except Nothing:

@@ -33,10 +33,10 @@ def faulty(verb: str, method: Callable[P, T], order: Path) -> Callable[P, T]:
 
 
 def install_faults(order: Path) -> None:
-    from sandboxfs.overlay.window import Window
+    from sandboxfs.overlay.control_dir import ControlDir
 
     for name in VERBS.split():
-        setattr(Window, name, faulty(name, getattr(Window, name), order))
+        setattr(ControlDir, name, faulty(name, getattr(ControlDir, name), order))
 
 
 def install_counts(target: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.cli.checking import problems
 from sandboxfs.cli.main import main
 from sandboxfs.policy.config import UserConfig, read_user_config
+from sandboxfs.service.config import problems
 
 Captured = pytest.CaptureFixture[str]
 
@@ -46,7 +46,11 @@ def test_the_path_is_printed_whether_the_file_is_there_or_not(config: Path, caps
     assert main(["config", "path"]) == 0
     assert capsys.readouterr().out == f"{config}\n"
     assert main(["config", "path", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"path": str(config), "exists": False}
+    assert json.loads(capsys.readouterr().out) == {
+        "version": 1,
+        "path": str(config),
+        "exists": False,
+    }
     assert not config.parent.exists()
 
 
@@ -101,7 +105,7 @@ mode = "ro"
 
 [[rule]]
 path = "good"
-mode = "ask"
+mode = "asks"
 
 [[rule]]
 pattern = "a"
@@ -121,6 +125,8 @@ level = "all"
         "4: 'workspace.enabled'",
         "7: 'rule.path'",
         "12: 'rule.mode'",
+        "14: 'rule.mode'",
+        "14: 'rule.path'",
         "15: 'rule.pattern'",
         "18: 'rule.path'",
         "22: 'logs'",
@@ -142,10 +148,31 @@ def test_a_rule_whose_mode_is_wrong_is_not_also_told_to_have_none(config: Path) 
     assert len(problems(config)) == 1
 
 
-def test_a_document_that_is_no_toml_has_one_problem(config: Path) -> None:
-    written(config, '[workspace]\nmood = "rw"\n[[rule\n')
-    (only,) = problems(config)
-    assert only.startswith(f"{config}:3: malformed TOML")
+def test_a_rule_of_which_everything_is_wrong_has_every_mistake_told(config: Path) -> None:
+    written(config, '[[rule]]\npath = ""\nmode = "wr"\nfoo = 1\n[[rule]]\npath = 3\n')
+    found = [problem.removeprefix(f"{config}:").partition(":")[0] for problem in problems(config)]
+    assert found == ["2", "3", "4", "5", "6"]
+
+
+def test_mistakes_on_one_line_are_all_told(config: Path) -> None:
+    written(config, '[workspace]\nallow = [{path = "", mode = "x"}, {path = 3}, 4, {y = 1, path = "/a"}]\n')
+    assert len(problems(config)) == 5
+
+
+def test_what_is_no_toml_does_not_hide_other_mistakes(config: Path) -> None:
+    written(config, '[workspace]\nmood = "rw"\n[[rule\npath = "a"\n[log]\nlevel = \nkeep = 0\n')
+    found = [problem.removeprefix(f"{config}:") for problem in problems(config)]
+    assert [problem.partition(":")[0] for problem in found] == ["2", "3", "6", "7"]
+    assert found[1].startswith("3: malformed TOML")
+    assert found[2].startswith("6: malformed TOML")
+
+
+def test_without_a_file_the_defaults_apply_and_that_is_right(config: Path, capsys: Captured) -> None:
+    assert main(["config", "check"]) == 0
+    assert capsys.readouterr().out == f"{config}: no such file; the defaults apply\n"
+    assert main(["config", "check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["exists"] is False
+    assert main(["config", "check", str(config)]) == 2, "a file that is named must be there"
 
 
 def test_checking_ends_however_much_is_wrong(config: Path) -> None:

@@ -1,5 +1,6 @@
 """`sandboxfs diff` as a person or a program asks for it, without a mount."""
 
+import base64
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol
 import pytest
 
 from sandboxfs.cli.main import main
-from tests.support.reviewed import Stored
+from tests.support.reviewed import Stored, apply_patch, as_git_sees, host_states, view_states
 from tests.support.tree import Directory, Fifo, File, Symlink, Tree
 
 Make = Callable[[Tree], Stored]
@@ -89,8 +90,14 @@ def test_the_number_of_common_lines_can_be_chosen(stored: Make, diff: Diff) -> N
 def test_binary_files_are_said_to_differ_or_written_out(stored: Make, diff: Diff) -> None:
     sandbox = stored({"a": b"\0old"})
     sandbox.write("a", b"\0new")
-    assert "Binary files a/a and b/a differ" in diff().out
+    answer = diff()
+    assert answer.lines == [
+        "# Binary files a/a and b/a differ",
+        "# sandboxfs: commit applies 1 change not in this patch: 'a'",
+    ]
+    assert "note: 1 binary file that the patch does not carry: 'a'; --binary writes it" in answer.err
     assert "GIT binary patch" in diff("--binary").out
+    assert "binary" not in diff("--binary").err
 
 
 def test_a_patch_is_shown_of_the_paths_asked_for(stored: Make, diff: Diff) -> None:
@@ -154,7 +161,7 @@ def test_a_summary_has_a_line_for_each_change(stored: Make, diff: Diff) -> None:
         " hollow/         | directory deleted",
         " full/ => moved/ | directory renamed, 1 file",
         " new/            | new directory",
-        " pipe            | FIFO added",
+        " pipe            | FIFO added  fifo",
         " run             | mode 644 -> 700  executable",
         " 5 files changed, 1 insertion(+), 2 deletions(-)",
     ]
@@ -165,7 +172,7 @@ def test_a_summary_has_a_line_for_each_change(stored: Make, diff: Diff) -> None:
         "D\thollow/",
         "R\tfull/\tmoved/",
         "A\tnew/",
-        "A\tpipe",
+        "A\tpipe\t[fifo]",
         "M\trun\t[mode 644 -> 700, executable]",
     ]
 
@@ -175,9 +182,7 @@ def test_what_a_patch_cannot_carry_is_named(stored: Make, diff: Diff) -> None:
     sandbox.unlink("pipe")
     sandbox.chmod("d", 0o700)
     sandbox.chmod("a", 0o600)
-    answer = diff()
-    assert answer.out == ""
-    assert answer.err.startswith("note: 3 changes that a patch cannot carry: 'a', 'd', 'pipe'")
+    assert diff().lines == ["# sandboxfs: commit applies 3 changes not in this patch: 'a', 'd', 'pipe'"]
 
 
 def test_changed_types_are_named(stored: Make, diff: Diff) -> None:
@@ -264,12 +269,48 @@ def test_what_to_look_at_twice_is_told_in_every_form(stored: Make, diff: Diff) -
     assert [change["flags"] for change in diff("--json").changes] == [["runs"], ["outside"]]
 
 
+def test_extended_attributes_are_told_beside_every_other_change(stored: Make, diff: Diff) -> None:
+    names = ("alone", "edited", "gone", "made", "moved", "old", "run")
+    sandbox = stored(dict.fromkeys(names, "1\n"))
+    for name in ("alone", "edited", "made", "moved", "run"):
+        sandbox.setxattr(name, "user.colour", b"red")
+    sandbox.write("edited", b"2\n")
+    sandbox.write("old", b"2\n")
+    sandbox.unlink("gone")
+    sandbox.chmod("made", 0o600)
+    sandbox.chmod("run", 0o755)
+    sandbox.rename("moved", "new")
+    assert diff("--name-status").lines == [
+        "M\talone\t[extended attributes]",
+        "M\tedited\t[extended attributes]",
+        "D\tgone",
+        "M\tmade\t[mode 644 -> 600, extended attributes]",
+        "R\tmoved\tnew\t[extended attributes]",
+        "M\told",
+        "M\trun\t[mode 644 -> 755, extended attributes, executable]",
+    ]
+
+
+def test_the_last_line_of_a_patch_tells_attributes_that_it_does_not_carry(stored: Make, diff: Diff) -> None:
+    sandbox = stored({"edited": "1\n", "moved": "1\n", "run": "1\n"})
+    for name in ("edited", "moved", "run"):
+        sandbox.setxattr(name, "user.colour", b"red")
+    sandbox.write("edited", b"2\n")
+    sandbox.rename("moved", "new")
+    sandbox.chmod("run", 0o755)
+    assert diff().lines[-1] == (
+        "# sandboxfs: commit applies 3 changes not in this patch: 'edited' (extended attributes),"
+        " 'new' (extended attributes), 'run' (extended attributes)"
+    )
+
+
 def test_an_old_content_that_nobody_has_any_more_is_told(stored: Make, diff: Diff) -> None:
     sandbox = stored({"a": b"1\n" * (1 << 20)})
     sandbox.append("a", b"sandbox\n")
     (sandbox.host / "a").write_text("host\n")
     answer = diff()
-    assert answer.lines == ["diff --git a/a b/a", "Binary files a/a and b/a differ"]
+    assert answer.lines[:1] == ["# Binary files a/a and b/a differ"]
+    assert answer.lines[1:] == ["# sandboxfs: commit applies 1 change not in this patch: 'a'"]
     assert "how it was is not known any more" in answer.err
     (change,) = diff("--json").changes
     assert change["hunks"] == []
@@ -299,7 +340,8 @@ def test_ignored_files_are_folded_into_one_line_for_each_directory(stored: Make,
     assert diff("--stat").lines[1:3] == [" build/ | 1 ignored change", " src/   | 2 ignored changes"]
     answer = diff()
     assert "log" not in answer.out
-    assert answer.err == "note: 3 ignored changes left out, in 'build', 'src'; --ignored shows them\n"
+    note = "note: left out of commit: 3 ignored changes in 'build', 'src'; --ignored takes them\n"
+    assert answer.err == diff("--stat").err == diff("--name-status").err == note
     assert diff("--name-status", "--ignored").lines == [
         "A\tbuild/deep/object",
         "M\tsrc/a",
@@ -309,29 +351,103 @@ def test_ignored_files_are_folded_into_one_line_for_each_directory(stored: Make,
     assert diff("--ignored").out.count("diff --git") == 4
 
 
-def test_ignored_files_are_in_the_json_without_their_hunks(stored: Make, diff: Diff) -> None:
-    sandbox = stored(IGNORING)
+def test_the_json_counts_what_is_left_out_and_has_it_as_changes_when_asked(stored: Make, diff: Diff) -> None:
+    sandbox = stored({**IGNORING, ".git/HEAD": "ref\n"})
     sandbox.create("x.log", b"1\n")
-    (change,) = diff("--json").changes
-    assert (change["ignored"], change["hunks"]) == (True, [])
+    sandbox.write(".git/HEAD", b"other\n")
+    found = json.loads(diff("--json").out)
+    assert (found["changes"], found["left_out"]) == ([], {"ignored": 1, "git": 1})
+    assert found["folded"] == [
+        {"path": ".", "reason": "ignored", "changes": 1, "conflicts": 0, "flags": {}},
+        {"path": ".git", "reason": "git", "changes": 1, "conflicts": 0, "flags": {}},
+    ]
     (change,) = diff("--json", "--ignored").changes
-    assert change["ignored"] is False
-    assert change["hunks"]
+    assert (change["path"], bool(change["hunks"])) == ("x.log", True)
+    assert len(diff("--json", "--ignored", "--include-git").changes) == 2
 
 
-def test_the_ignore_files_of_the_view_count_and_are_themselves_shown(stored: Make, diff: Diff) -> None:
-    sandbox = stored({"a": "1\n"})
+def test_the_ignore_files_of_the_view_decide_nothing(stored: Make, diff: Diff) -> None:
+    sandbox = stored({".git/info/exclude": "", "a": "1\n", "d/.gitignore": "*.log\n"})
+    sandbox.write(".git/info/exclude", b"*\n!*/\n")
     sandbox.create(".gitignore", b"*\n")
-    sandbox.create("hook.sh", b"#!/bin/sh\n", mode=0o755)
-    assert diff("--name-status").lines == ["A\t.gitignore", "!\t./\t[1 ignored change, 1 executable]"]
-    assert "(flags: executable)" in diff().err
-
-
-def test_ignore_files_in_moved_directories_count(stored: Make, diff: Diff) -> None:
-    sandbox = stored({"d/.gitignore": "*.log\n", "d/a": "1\n"})
+    sandbox.create("new", b"1\n")
+    sandbox.write("a", b"2\n")
     sandbox.rename("d", "e")
     sandbox.create("e/x.log")
-    assert diff("--name-status").lines == ["R\td/\te/", "!\te/\t[1 ignored change]"]
+    assert diff("--name-status").lines == [
+        "A\t.gitignore",
+        "M\ta",
+        "R\td/\te/",
+        "A\te/x.log",
+        "A\tnew",
+        "!\t.git/\t[1 change]",
+    ]
+    assert diff().out.count("diff --git") == 5
+
+
+def test_the_last_line_tells_what_commit_applies_and_no_form_shows(stored: Make, diff: Diff) -> None:
+    sandbox = stored({"a": "1\n", "bin": b"\0", "d/x": "1\n", "d/y": "1\n"})
+    assert not diff("--name-status").out
+    sandbox.write("a", b"2\n")
+    assert "#" not in diff().out
+    sandbox.write("bin", b"\0\0")
+    sandbox.mkfifo("pipe")
+    last = "# sandboxfs: commit applies 2 changes not in this patch: 'pipe', 'bin'"
+    assert diff().lines[-1] == last
+    assert diff("--binary").lines[-1] == "# sandboxfs: commit applies 1 change not in this patch: 'pipe'"
+    sandbox.rename("d", "e")
+    sandbox.write("e/x", b"2\n")
+    needed = "# sandboxfs: commit applies 1 change not in this list: 'e'"
+    assert diff("--name-status", "e/x").lines == ["M\te/x", needed]
+    assert json.loads(diff("--json", "e/x").out)["also_applied"] == ["e"]
+
+
+def test_the_last_line_tells_of_attributes_and_of_repositories_that_come_along(
+    stored: Make, diff: Diff
+) -> None:
+    sandbox = stored({"a": "1\n", "b": "1\n", "sub/.git/HEAD": "ref\n", "sub/x": "1\n"})
+    sandbox.write("b", b"2\n")
+    sandbox.chmod("b", 0o755)
+    assert diff().lines[-1] == "+2"
+    sandbox.write("a", b"2\n")
+    sandbox.chmod("a", 0o666)
+    sandbox.rename("sub", "sub2")
+    assert diff().lines[-1] == (
+        "# sandboxfs: commit applies 2 changes not in this patch: 'a' (mode 644 -> 666), "
+        "'sub2/.git' (comes along)"
+    )
+
+
+@pytest.mark.parametrize("command", [("git", "apply", "-"), ("patch", "-p1", "-s")], ids=["git", "patch"])
+@pytest.mark.parametrize("last", ["text", "rename", "mode", "link", "empty", "unterminated"])
+def test_tools_that_apply_the_patch_pass_over_its_last_line(
+    stored: Make, diff: Diff, tmp_path: Path, command: tuple[str, ...], last: str
+) -> None:
+    sandbox = stored({"text": "1\n", "z": "1\n2\n3\n4\n"})
+    sandbox.mkdir("a-directory")
+    sandbox.write("text", b"2\n")
+    match last:
+        case "rename":
+            sandbox.rename("z", "zz")
+        case "mode":
+            sandbox.chmod("z", 0o755)
+        case "link":
+            sandbox.symlink("text", "zz")
+        case "empty":
+            sandbox.create("zz")
+        case "unterminated":
+            sandbox.write("z", b"1")
+        case _:
+            pass
+    text = diff().out
+    assert text.splitlines()[-1].startswith("# sandboxfs: commit applies 1 change")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "text").write_text("1\n")
+    (copy / "z").write_text("1\n2\n3\n4\n")
+    apply_patch(os.fsencode(text), copy, command)
+    sandbox.rmdir("a-directory")
+    assert as_git_sees(host_states(copy)) == as_git_sees(view_states(sandbox))
 
 
 def test_the_files_of_git_are_folded(stored: Make, diff: Diff) -> None:
@@ -341,12 +457,14 @@ def test_the_files_of_git_are_folded(stored: Make, diff: Diff) -> None:
     assert diff("--name-status").lines == ["!\t.git/\t[1 change]", "!\tsub/.git/\t[1 change]"]
     answer = diff()
     assert answer.out == ""
-    assert answer.err.startswith("note: 2 changes in .git left out")
+    note = "note: left out of commit: 2 changes in '.git', 'sub/.git'; --include-git takes them\n"
+    assert answer.err == note
+    assert diff("--name-status", "--include-git").lines == ["M\t.git/HEAD", "M\tsub/.git/HEAD"]
 
 
 def test_conflicts_of_folded_files_are_counted(stored: Make, diff: Diff) -> None:
-    sandbox = stored({**IGNORING, "x.log": "1\n"})
-    sandbox.write("x.log", b"sandbox\n")
+    sandbox = stored(IGNORING)
+    sandbox.create("x.log", b"sandbox\n")
     (sandbox.host / "x.log").write_text("host\n")
     assert diff("--name-status").lines == ["!\t./\t[1 ignored change, 1 conflict]"]
 
@@ -371,9 +489,9 @@ def test_the_json_tells_everything_of_a_change(stored: Make, diff: Diff) -> None
         "old_size": 6,
         "new_size": 8,
         "conflict": None,
+        "held": None,
         "flags": ["executable"],
         "directory": False,
-        "ignored": False,
         "changing": False,
         "problem": None,
         "binary": False,
@@ -389,8 +507,12 @@ def test_bytes_that_are_no_text_come_out_of_the_json_as_they_are(stored: Make, d
     sandbox = stored({})
     sandbox.create(b"\xff", b"\xfe\n")
     (change,) = diff("--json").changes
-    assert os.fsencode(str(change["path"])) == b"\xff"
-    assert "\\udcfe" in diff("--json").out
+    assert (change["path"], change["path_bytes"]) == ("\ufffd", base64.b64encode(b"\xff").decode())
+    match change["hunks"]:
+        case [{"lines": ["+\ufffd\n"], "lines_bytes": [str(line)]}]:
+            assert base64.b64decode(line) == b"+\xfe\n"
+        case other:
+            pytest.fail(f"these are not the hunks: {other}")
 
 
 # Since the last commit
@@ -408,7 +530,8 @@ def test_only_what_changed_after_the_last_commit_is_shown_when_asked(stored: Mak
     (sandbox.places.commits / "3").mkdir()
     sandbox.write("b", b"after\n")
     sandbox.unlink("gone")
-    assert diff("--name-status", "--since-commit").lines == ["M\tb", "D\tgone"]
+    last = "# sandboxfs: commit applies 1 change not in this list: 'a'"
+    assert diff("--name-status", "--since-commit").lines == ["M\tb", "D\tgone", last]
     assert len(diff("--name-status").lines) == 3
 
 

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.changes import archive_export, archive_tar
-from sandboxfs.changes.archive_reading import chunks
-from sandboxfs.changes.records import COMMIT, About, Records
-from sandboxfs.cli.holding import REVIEW_LOCK
+from sandboxfs.archive import tar, write
+from sandboxfs.archive.collect import chunks
 from sandboxfs.cli.main import main
-from sandboxfs.control.mounts import Mount, MountTable
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.commit.records import COMMIT, Records, RecordSummary
+from sandboxfs.control.mount_table import Mount, MountTable
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.service.review_session import REVIEW_LOCK
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import SandboxLock
-from sandboxfs.state.record import SandboxRecord
-from sandboxfs.state.store import Store
+from sandboxfs.state.store import SandboxRecord, Store
 from tests.support.archived import Parts
 from tests.support.tree import assert_same_tree, build, capture
 
@@ -67,12 +66,13 @@ def test_what_was_exported_is_told_as_json(tmp_path: Path, capsys: pytest.Captur
     told = json.loads(capsys.readouterr().out)
     size = (tmp_path / "c.tar").stat().st_size
     assert told == {
+        "version": 1,
         "name": "app",
         "file": str(tmp_path / "c.tar"),
         "bytes": size,
         "entries": 2,
         "files": 1,
-        "left_out": [],
+        "devices": [],
     }
 
 
@@ -113,7 +113,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
         target.write_text("precious")
         return b"\0"
 
-    monkeypatch.setattr(archive_tar, "padding", late)
+    monkeypatch.setattr(tar, "padding", late)
     assert main(["export", str(target)]) == 2
     assert "exists already" in capsys.readouterr().err
     assert target.read_text() == "precious"
@@ -169,7 +169,7 @@ class Touched:
     def __init__(self, path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = times
         self._path = path
-        monkeypatch.setattr(archive_export, "chunks", self)
+        monkeypatch.setattr(write, "chunks", self)
 
     def __call__(self, fd: int, size: int) -> list[bytes]:
         if self.left:
@@ -229,7 +229,7 @@ def test_a_sandbox_with_an_interrupted_commit_is_refused(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with HostDir.at(store.places("app").home) as home:
-        Records(home).new(About.now(COMMIT, ())).close()
+        Records(home).new(RecordSummary.now(COMMIT, ())).close()
     assert main(["export", str(tmp_path / "c.tar")]) == 4
     assert "commit or discard 1 of sandbox 'app' was interrupted" in capsys.readouterr().err
     assert not (tmp_path / "c.tar").exists()

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.changes.records import COMMIT, DISCARD, About, Records
-from sandboxfs.cli import gathering
-from sandboxfs.cli.holding import REVIEW_LOCK
 from sandboxfs.cli.main import main
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.commit.records import COMMIT, DISCARD, Records, RecordSummary
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.service import records as garbage
+from sandboxfs.service.review_session import REVIEW_LOCK
 from sandboxfs.state.locations import Locations, SandboxPlaces
 from sandboxfs.state.lock import SandboxLock
-from sandboxfs.state.record import SandboxRecord
-from sandboxfs.state.store import Store
+from sandboxfs.state.store import SandboxRecord, Store
 
 
 @pytest.fixture
@@ -24,7 +23,8 @@ def store() -> Store:
 
 
 @pytest.fixture
-def places(store: Store) -> SandboxPlaces:
+def places(store: Store, monkeypatch: pytest.MonkeyPatch) -> SandboxPlaces:
+    monkeypatch.setenv("SANDBOXFS_SANDBOX", "app")
     return sandbox(store, "app")
 
 
@@ -39,7 +39,7 @@ def record(
 ) -> int:
     """Make a record of something that was done some *hours* ago."""
     created = (datetime.now(UTC) - timedelta(hours=hours)).isoformat().replace("+00:00", "Z")
-    with HostDir.at(places.home) as home, Records(home).new(About(kind, created)) as made:
+    with HostDir.at(places.home) as home, Records(home).new(RecordSummary(kind, created)) as made:
         if ending is not None:
             made.write(ending, True)
         (places.commits / str(made.number) / "pre" / "content").write_bytes(b"x" * 10_000)
@@ -64,7 +64,7 @@ def test_old_records_that_are_done_go(places: SandboxPlaces, capsys: pytest.Capt
     assert main(["gc"]) == 0
     shown = capsys.readouterr()
     assert left(places) == ["3"]
-    assert shown.out.startswith("app: removed records 1 (commit), 2 (discard), ")
+    assert shown.out.startswith("sandbox 'app' of '/srv/app': removed records 1 (commit), 2 (discard), ")
     assert "undo of these records is no longer possible" in shown.err
 
 
@@ -128,7 +128,10 @@ def test_a_dry_run_removes_nothing_and_says_the_same(
     assert done["bytes"] >= 20_000
 
 
-def test_one_sandbox_is_meant_unless_all_are(store: Store, places: SandboxPlaces) -> None:
+def test_one_sandbox_is_meant_unless_all_are(
+    store: Store, places: SandboxPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SANDBOXFS_SANDBOX")
     other = sandbox(store, "other")
     for one in (places, other):
         record(one)
@@ -188,7 +191,7 @@ def test_a_record_is_gone_or_whole_whenever_it_is_interrupted(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(gathering, "remove_tree", killed)
+        patch.setattr(garbage, "remove_tree", killed)
         assert main(["gc"]) == 130
     with HostDir.at(places.home) as home:
         assert Records(home).numbers() == []
@@ -203,6 +206,39 @@ def test_a_sandbox_without_anything_to_remove_says_so(
     assert main(["gc"]) == 0
     assert "nothing is old enough to go" in capsys.readouterr().err
     assert not places.commits.exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["gc", "--all"], ["gc", "-s", "app"], ["prune", "--dry-run"]], ids=" ".join
+)
+def test_housekeeping_is_no_use_of_a_sandbox(
+    store: Store, places: SandboxPlaces, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    newest = sandbox(store, "newest")
+    for one, days in ((places, 20), (newest, 10)):
+        notes(one)
+        (one.upper / "kept").touch()
+        when = (datetime.now(UTC) - timedelta(days=days)).timestamp()
+        os.utime(one.lock, (when, when))
+
+    def used() -> list[tuple[str, str]]:
+        capsys.readouterr()
+        assert main(["list", "--json"]) == 0
+        listed = json.loads(capsys.readouterr().out)["sandboxes"]
+        return [(one["name"], one["last_used"]) for one in listed]
+
+    before = used()
+    assert [name for name, _ in before] == ["newest", "app"]
+    assert main(words) == 0
+    assert used() == before
+
+
+def test_forgetting_notes_of_the_workspace_is_no_use_of_a_sandbox(places: SandboxPlaces) -> None:
+    notes(places)
+    os.utime(places.lock, (1_700_000_000, 1_700_000_000))
+    assert main(["gc", "--all"]) == 0
+    assert not (places.baseline / "pack").exists() or (places.baseline / "pack").stat().st_size == 0
+    assert places.lock.stat().st_mtime == 1_700_000_000
 
 
 def test_bad_times_and_unknown_sandboxes_are_refused(places: SandboxPlaces) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxfs.changes import archive_stream
+from sandboxfs.archive import tar as archive_stream
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.store import Store
 from tests.support.archived import HONEST_POLICY, Json, Parts, add, directory, file, honest, import_over
@@ -90,7 +90,7 @@ def without_member(name: str) -> Tamper:
     return lambda parts: parts.packed(lambda sections: sections.__delitem__(name))
 
 
-def with_sighting(**values: object) -> Tamper:
+def with_baseline_entry(**values: object) -> Tamper:
     def tamper(parts: Parts) -> bytes:
         parts.baseline[0] |= values
         return parts.packed()
@@ -113,7 +113,7 @@ def twice(parts: Parts) -> bytes:
     return parts.packed()
 
 
-def sighting_twice(parts: Parts) -> bytes:
+def baseline_entry_twice(parts: Parts) -> bytes:
     parts.baseline.append(parts.baseline[1])
     return parts.packed()
 
@@ -292,11 +292,11 @@ HOSTILE: dict[str, tuple[Tamper, str]] = {
     "label as an attribute": (with_value("a", "xattrs", {"security.selinux": "eQ=="}), "extended attribute"),
     "attribute that is no base64": (with_value("a", "xattrs", {"user.x": "?"}), "no sensible 'xattrs'"),
     # The baseline
-    "sighting out of the workspace": (with_sighting(path="../a"), "no path inside a workspace"),
-    "sighting twice": (sighting_twice, "makes no sense"),
-    "saved bytes that overlap": (with_sighting(saved=[2, 2]), "makes no sense"),
-    "saved bytes that are not there": (with_sighting(saved=[0, 400]), "less, or more, than it says"),
-    "saved bytes without a digest": (with_sighting(digest=None), "no sensible 'digest'"),
+    "baseline entry out of the workspace": (with_baseline_entry(path="../a"), "no path inside a workspace"),
+    "baseline entry twice": (baseline_entry_twice, "makes no sense"),
+    "saved bytes that overlap": (with_baseline_entry(saved=[2, 2]), "makes no sense"),
+    "saved bytes that are not there": (with_baseline_entry(saved=[0, 400]), "less, or more, than it says"),
+    "saved bytes without a digest": (with_baseline_entry(digest=None), "no sensible 'digest'"),
     # The tar
     "not a tar": (lambda _: b"#!/bin/sh\necho hello\n" * 100, "no archive of sandboxfs"),
     "another tar": (

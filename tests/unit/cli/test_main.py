@@ -1,11 +1,11 @@
 """Errors become messages and exit codes in one place; every verb explains itself."""
 
 import argparse
-import importlib
 import json
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,18 +13,13 @@ import pytest
 from sandboxfs import __version__
 from sandboxfs.cli import main as command_line
 from sandboxfs.cli import run
-from sandboxfs.cli.main import VERBS, main
-from sandboxfs.cli.parser import Parser
-from sandboxfs.control.advance import Waiting
+from sandboxfs.cli.main import VERBS, main, parser_of
+from sandboxfs.control.prestart import WaitingDaemon
 from sandboxfs.errors import SandboxError, error_from_json
+from sandboxfs.state.locations import Locations
+from sandboxfs.state.store import SandboxRecord, Store
 
 ROOT = Path(__file__).parents[3]
-
-
-def parser_of(verb: str) -> Parser:
-    made = importlib.import_module(f"sandboxfs.cli.{verb}").parser()
-    assert isinstance(made, Parser)
-    return made
 
 
 def test_the_version_is_printed_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,7 +29,7 @@ def test_the_version_is_printed_on_stdout(capsys: pytest.CaptureFixture[str]) ->
 
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert all(verb in shown and summary in shown for verb, summary in VERBS.items())
 
 
@@ -86,7 +81,6 @@ def test_every_option_of_a_verb_is_in_its_section_of_the_cli_document(verb: str)
         ["why"],
         ["why", "a", "look"],
         ["allow"],
-        ["allow", "a", "ask"],
         ["allow", "a", "maybe"],
         ["ro", "x"],
         ["rules", "x"],
@@ -108,6 +102,104 @@ def test_a_command_line_that_means_nothing_is_refused(
     assert told.err
 
 
+@pytest.mark.parametrize("verb", [None, *VERBS])
+@pytest.mark.parametrize("columns", [60, 80, 100, 132])
+def test_no_line_of_help_is_wider_than_the_terminal(
+    verb: str | None, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["--help"] if verb is None else [verb, "--help"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if len(line) > columns] == []
+
+
+@pytest.mark.parametrize("columns", ["0", "-7", "wide", ""])
+def test_help_is_shown_whatever_columns_says(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["commit", "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["comit"], "commit"),
+        (["statsu"], "status"),
+        (["umonut"], "umount"),
+        (["helpp"], "help"),
+        (["help", "comit"], "commit"),
+        (["run", "--netwrok", "true"], "--network"),
+        (["commit", "--include_git", "x"], "--include-git"),
+        (["diff", "--name-stat"], "--name-status"),
+        (["run", "--home", "cwo", "true"], "cow"),
+        (["config", "chek"], "check"),
+    ],
+)
+def test_what_was_probably_meant_is_said(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) in (2, 125)
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
+def test_a_sandbox_whose_name_is_misspelt_is_probably_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = SandboxRecord("project", tmp_path, tmp_path / "m", datetime(2026, 1, 2, tzinfo=UTC))
+    Store(Locations.from_environment()).create(record).release()
+    assert main(["status", "-s", "porject"]) == 3
+    assert "hint: did you mean 'project'? there is project\n" in capsys.readouterr().err
+
+
+def test_help_on_help_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["help", "help"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize(
+    "words", [["-s", "app", "diff"], ["--dry-run", "prune"], ["--sandbox=app", "status"]]
+)
+def test_the_option_of_a_verb_goes_after_it(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main(words) == 2
+    option = words[0].partition("=")[0]
+    assert f"hint: {option} goes after the verb: sandboxfs {words[-1]} {option} …" in capsys.readouterr().err
+
+
+def test_an_option_of_no_verb_is_not_said_to_go_after_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--bogus", "diff"]) == 2
+    assert "goes after" not in capsys.readouterr().err
+
+
+def test_what_looks_like_nothing_that_exists_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xyzzy"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["-V"], ["--version"]),
+        (["help"], ["--help"]),
+        (["help", "commit"], ["commit", "--help"]),
+        (["help", "ls"], ["list", "--help"]),
+        (["ls", "--json"], ["list", "--json"]),
+        (["umount", "--help"], ["unmount", "--help"]),
+    ],
+)
+def test_what_people_know_from_elsewhere_works(
+    words: list[str], same: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    first = capsys.readouterr()
+    assert main(same) == 0
+    assert capsys.readouterr() == first
+    assert first.out
+
+
 def test_an_error_is_a_message_and_a_hint_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 3
     told = capsys.readouterr()
@@ -122,12 +214,13 @@ def test_an_error_is_one_line_of_json_on_stderr_when_json_is_asked_for(
     told = capsys.readouterr()
     assert told.out == ""
     assert json.loads(told.err) == {
+        "version": 1,
         "error": {
             "code": "no-such-sandbox",
             "exit": 3,
             "message": "no sandbox called 'nowhere'",
             "hint": None,
-        }
+        },
     }
 
 
@@ -167,7 +260,7 @@ def test_an_interruption_ends_with_130(
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_imports_what_only_a_daemon_needs(verb: str) -> None:
     script = (
-        f"import importlib, sys; importlib.import_module('sandboxfs.cli.{verb}');"
+        f"import sys; from sandboxfs.cli.main import module_of; module_of('{verb}');"
         "print([m for m in ('trio', 'pyfuse3') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -211,10 +304,10 @@ def test_a_run_that_joins_another_imports_nothing_that_is_for_starting_one() -> 
         "hashlib",
         "shutil",
         "subprocess",
-        "sandboxfs.cli.concluding",
-        "sandboxfs.cli.planning",
-        "sandboxfs.cli.starting",
-        "sandboxfs.control.launch",
+        "sandboxfs.cli.run_report",
+        "sandboxfs.service.mount_plan",
+        "sandboxfs.service.mount",
+        "sandboxfs.control.start_daemon",
     }
 
 
@@ -236,11 +329,11 @@ def test_a_daemon_is_started_at_once_where_it_looks_as_if_one_is_needed(
 ) -> None:
     started: list[str] = []
 
-    def start() -> Waiting:
+    def start() -> WaitingDaemon:
         started.append(verb)
         raise OSError
 
-    monkeypatch.setattr(Waiting, "start", start)
+    monkeypatch.setattr(WaitingDaemon, "start", start)
     monkeypatch.setattr(run, "_reported", lambda words, verb, waiting: 0)
     run.run(words, verb)
     assert bool(started) is needed

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandboxfs.cli import output
-from sandboxfs.paths import quoted
+from sandboxfs.paths import counted, quoted
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,17 @@ def test_a_quoted_path_never_breaks_the_line_or_the_quotes() -> None:
         assert text.isprintable()
         assert text.encode()
         assert not text[1:-1].replace("\\\\", "").replace("\\'", "").count("'")
+
+
+@pytest.mark.parametrize(
+    ("number", "word", "written"),
+    [
+        (0, "file", "0 files"),
+        (1, "file", "1 file"),
+        (1, "other entry", "1 other entry"),
+        (2, "entry", "2 entries"),
+        (1234, "record", "1,234 records"),
+    ],
+)
+def test_what_is_counted_is_written_with_its_plural(number: int, word: str, written: str) -> None:
+    assert counted(number, word) == written

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.changes.records import UNDO, Records
 from sandboxfs.cli.main import main
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.commit.records import UNDO, Records
+from sandboxfs.hostfs.directory import HostDir
 from tests.support.faults import Before, Killed, counted
 from tests.support.reviewed import States, Stored, host_states
 from tests.support.tree import Tree
@@ -171,3 +171,19 @@ def test_gc_keeps_what_an_interrupted_undo_takes_back(make: Make, capsys: pytest
         assert main(["rm", "--force", "app"]) == 0
         if not was_killed:
             break
+
+
+def test_ignored_files_that_a_commit_left_do_not_keep_a_sandbox(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sandbox = Stored(tmp_path, {".gitignore": "*.log\n", ".git/HEAD": "ref\n"})
+    sandbox.create("new.log")
+    sandbox.create("new")
+    assert main(["rm", "app"]) == 2
+    assert "sandbox 'app' holds 1 change to" in capsys.readouterr().err
+    sandbox.unlink("new")
+    sandbox.write(".git/HEAD", b"other\n")
+    assert main(["rm", "app"]) == 2
+    sandbox.write(".git/HEAD", b"ref\n")
+    assert main(["rm", "app"]) == 0
+    sandbox.abandon()

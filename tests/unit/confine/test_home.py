@@ -4,16 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.confine.home import (
-    SECRET_PLACES,
-    check_private_home,
-    check_shown_home,
-    home_directory,
-    secret_rules,
-)
-from sandboxfs.confine.system import System
+from sandboxfs.confine.home import SECRET_PLACES, check_private_home, check_shown_home, secret_rules
+from sandboxfs.confine.mounts import System
 from sandboxfs.errors import UsageError
-from sandboxfs.policy.decide import decide
+from sandboxfs.policy.explain import decide
 from sandboxfs.policy.model import Mode, Policy
 
 
@@ -79,9 +73,3 @@ def test_a_home_of_a_program_below_opt_must_be_there() -> None:
 def test_a_home_that_cannot_be_shown_is_refused(home: str) -> None:
     with pytest.raises(UsageError, match="--home cow"):
         check_shown_home(Path(home))
-
-
-def test_the_home_is_that_of_the_environment_or_of_the_user(tmp_path: Path) -> None:
-    assert home_directory({"HOME": str(tmp_path)}) == tmp_path
-    assert home_directory({"HOME": "relative"}).is_absolute()
-    assert home_directory({}).is_absolute()

@@ -9,17 +9,24 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 import trio
 
-from sandboxfs.control.address import ControlAddress, bindable
-from sandboxfs.control.client import ask
-from sandboxfs.control.messages import ANSWER_LIMIT, REQUEST_LIMIT, DaemonBug, Request
-from sandboxfs.control.mounts import Mount, MountTable
+from sandboxfs.control.control_socket import (
+    ANSWER_LIMIT,
+    REQUEST_LIMIT,
+    ControlAddress,
+    DaemonBug,
+    Request,
+    ask,
+    bindable,
+)
+from sandboxfs.control.mount_table import Mount, MountTable
 from sandboxfs.daemon import control_peers
 from sandboxfs.daemon.control_peers import Peer, ViewWatch, device_of
 from sandboxfs.daemon.control_server import ControlServer, Handler
@@ -457,8 +464,9 @@ def test_an_untrusted_peer_is_not_answered_by_any_verb() -> None:
     stranger = Peer(os.getpid(), os.geteuid() + 1, 0)
 
     async def ask_as(peer: Peer) -> tuple[bytes, bool]:
-        answer: Callable[[bytes, Peer], Awaitable[tuple[bytes, bool]]] = server._answer
-        return await answer(line()[:-1], peer)
+        answer, going_on = await server._answer(line()[:-1], peer)
+        assert isinstance(answer, bytes)
+        return answer, going_on
 
     answer, going_on = trio.run(ask_as, stranger)
     assert "only the user who serves the sandbox" in problem(json.loads(answer))
@@ -476,9 +484,10 @@ class ViewStandingAt(ViewWatch):
 
 CLIENT = """
 import sys
+from itertools import count
 from pathlib import Path
-from sandboxfs.control.address import ControlAddress
-from sandboxfs.control.client import ask
+from sandboxfs.control.control_socket import ControlAddress
+from sandboxfs.control.control_socket import ask
 from sandboxfs.errors import SandboxError
 here = Path(sys.argv[1])
 address = ControlAddress("app", here, here.with_name("none"), here)
@@ -551,3 +560,61 @@ def test_a_request_is_an_error_before_it_is_a_verb(address: ControlAddress) -> N
     with serving(address), pytest.raises(UsageError, match="knows no verb 'fly'") as raised:
         ask(address, "fly")
     assert "echo" in str(raised.value.details["verbs"])
+
+
+class Counting:
+    """Results without end, for each connection that wants them."""
+
+    def __init__(self, pause: float, size: int) -> None:
+        self.ended = threading.Semaphore(0)
+        self._pause = pause
+        self._size = size
+
+    def __call__(self, request: Request, peer: Peer) -> object:
+        return self.results()
+
+    async def results(self) -> AsyncIterator[object]:
+        try:
+            for number in count():
+                yield [number, "x" * self._size]
+                await trio.sleep(self._pause)
+        finally:
+            self.ended.release()
+
+
+def test_a_handler_may_give_results_until_the_client_has_enough(address: ControlAddress) -> None:
+    counting = Counting(0.01, 0)
+    with serving(address, {**HANDLERS, "count": counting}):
+        with connected(address) as connection:
+            connection.sendall(line("count"))
+            with connection.makefile("rb") as lines:
+                told = [json.loads(lines.readline()) for _ in range(3)]
+            # What it sends meanwhile is ignored.
+            connection.sendall(line("echo"))
+        assert [one["result"][0] for one in told] == [0, 1, 2]
+        assert {one["id"] for one in told} == {1}
+        assert counting.ended.acquire(timeout=PATIENCE)
+
+
+def test_a_client_that_takes_no_results_is_left(
+    address: ControlAddress, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting = Counting(0, 1 << 16)
+    verbs: dict[str, Handler] = {**HANDLERS, "count": counting}
+    with serving(address, verbs, patience=LITTLE_PATIENCE), connected(address) as connection:
+        connection.sendall(line("count"))
+        assert counting.ended.acquire(timeout=PATIENCE)
+    assert not caplog.records
+
+
+def test_a_client_that_goes_while_it_is_told_something_is_no_bug(
+    address: ControlAddress, caplog: pytest.LogCaptureFixture
+) -> None:
+    counting = Counting(0, 1 << 16)
+    with serving(address, {**HANDLERS, "count": counting}):
+        for _ in range(10):
+            with connected(address) as connection:
+                connection.sendall(line("count"))
+                connection.recv(100)
+            assert counting.ended.acquire(timeout=PATIENCE)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,6 +1,6 @@
 """What does the kernel say on the device and read from it? As linux/fuse.h has it; a socket is the device.
 
-Written down once more, so that a mistake in `sandboxfs.fuse.wire` is not made here too.
+Written down once more, so that a mistake in `sandboxfs.fuse.protocol` is not made here too.
 """
 
 import select

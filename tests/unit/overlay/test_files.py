@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.layers.baseline import Baseline
-from sandboxfs.layers.hostdir import HostDir
+from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.overlay import copy_up
 from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange
-from sandboxfs.overlay.node import Node
+from sandboxfs.overlay.nodes import Node
 from sandboxfs.overlay.overlay import Overlay
+from sandboxfs.upper.baseline import Baseline
 from tests.support import conditions
 from tests.support.claims import fails_with
 from tests.support.core_driver import CoreDriver

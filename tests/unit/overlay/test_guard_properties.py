@@ -19,30 +19,42 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandboxfs.overlay.asking import Person
 from sandboxfs.overlay.decisions import PolicyDenied
 from sandboxfs.overlay.filesystem import (
     ROOT_INODE,
+    AnonymousCaller,
     Approve,
     AttributeChange,
     Caller,
     Entry,
-    Opened,
+    OpenedFile,
     Seen,
-    Somebody,
 )
 from sandboxfs.overlay.guard import Guard
-from sandboxfs.overlay.links import LinkGuard
+from sandboxfs.overlay.guard_paths import LinkGuard
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from sandboxfs.policy.compiled import Compiled
 from sandboxfs.policy.config import Symlinks
-from sandboxfs.policy.decide import decide
-from sandboxfs.policy.model import Access, Decision, Kind, Mode, Needs, Policy, Rule, Source
+from sandboxfs.policy.explain import decide
+from sandboxfs.policy.model import (
+    Access,
+    Decision,
+    Mode,
+    Policy,
+    Rule,
+    RuleCondition,
+    RuleSource,
+    Ruling,
+    SourceKind,
+    stricter,
+)
 from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.support.tree import Symlink, Tree, build
 from tests.unit.policy.made import policies
 
-READ, WRITE, DELETE = Access.READ, Access.WRITE, Access.DELETE
-ME = Somebody(os.getuid(), os.getgid(), os.getpid())
+READ, WRITE, DELETE, EXECUTE = Access.READ, Access.WRITE, Access.DELETE, Access.EXECUTE
+ME = AnonymousCaller(os.getuid(), os.getgid(), os.getpid())
 WORKSPACE = "/workspace"
 DOTS = (b".", b"..")
 MAKING = ("do_mkdir", "do_create", "do_mknod", "do_symlink")
@@ -62,6 +74,17 @@ SEED: Tree = {
 }
 
 
+Ruled = dict[bytes, tuple[Decision, bool, bool]]
+"""The decision about each path below a directory, whether it is the sandbox's own, and a directory."""
+
+
+def barred(decision: Decision) -> list[Ruling]:
+    """The rulings that bar an entry of whatever content."""
+    mild = (Ruling.ALLOW, Ruling.HOLD_EXISTING, Ruling.HOLD, Ruling.ASK)
+    rulings = [decision.ruling(access) for access in (READ, WRITE, DELETE)]
+    return [Ruling.ALLOW if ruling in mild else ruling for ruling in rulings]
+
+
 class Silent:
     """A journal that only counts."""
 
@@ -71,7 +94,7 @@ class Silent:
         self.denied = 0
 
     def count_read(self, decision: Decision) -> None:
-        assert decision.allows(Access.READ)
+        assert decision.ruling(READ).permits or decision.ruling(READ) is Ruling.ASK
 
     def record(
         self,
@@ -91,14 +114,57 @@ class Watched(Overlay):
     """An overlay that asks the pure function before it lets anything happen to it."""
 
     policy: Policy
+    # Whether there is somebody to be asked, who may allow what a rule asks about.
+    somebody = False
 
     def mode_at(self, path: bytes, is_dir: bool) -> Mode:
         return self.decision(path, is_dir).mode
 
     def decision(self, path: bytes, is_dir: bool) -> Decision:
-        return decide(self.policy, os.fsdecode(path), is_dir, root=WORKSPACE, exists=self.has)
+        """The strictest that is said of a path, and of the places that directories above it come from."""
+        decided = [decide(self.policy, os.fsdecode(path), is_dir, root=WORKSPACE, exists=self.has)]
+        for origin, shown in self.origins_above(path):
+            rest = path[len(shown) :]
+            # Where it comes from is in the workspace; what is below is wherever the view has it.
+            known = os.fsdecode(origin)
 
-    def has(self, path: str, needs: Needs) -> bool:
+            def has(place: str, needs: RuleCondition, known: str = known, shown: bytes = shown) -> bool:
+                if len(place) <= len(known):
+                    return True
+                return self.has(os.fsdecode(shown) + place[len(known) :], needs)
+
+            came_from = os.fsdecode(origin + rest)
+            decided.append(decide(self.policy, came_from, is_dir or not rest, root=WORKSPACE, exists=has))
+        strictest = decided[0]
+        for other in decided[1:]:
+            strictest = stricter(strictest, other)
+        return strictest
+
+    def origins_above(self, path: bytes) -> list[tuple[bytes, bytes]]:
+        """Each directory on the way to *path*, or there, that the workspace has in another place, and where.
+
+        First the place in the workspace, then the path in the view.
+        """
+        found, held, ino, here = [], [], ROOT_INODE, b""
+        try:
+            for name in path.split(b"/"):
+                entry = super().lookup(ino, name)
+                here = here + b"/" + name if here else name
+                if entry is None:
+                    break
+                held.append(entry.ino)
+                ino = entry.ino
+                if not self.is_dir(ino):
+                    break
+                for part in self._inodes.directory(ino).lowers:
+                    if part.path != here:
+                        found.append((part.path, here))
+        finally:
+            for one in held:
+                super().forget(one, 1)
+        return found
+
+    def has(self, path: str, needs: RuleCondition) -> bool:
         """Whether the workspace has the entry, or its parent; asked of the overlay by walking there."""
         parent, _, name = os.fsencode(path).rpartition(b"/")
         ino, held = ROOT_INODE, []
@@ -110,22 +176,36 @@ class Watched(Overlay):
                     return True
                 held.append(entry.ino)
                 ino = entry.ino
-            return self.in_workspace(ino, name if needs is Needs.ENTRY else None)
+            return self.in_workspace(ino, name if needs is RuleCondition.ENTRY else None)
         finally:
             for one in held:
                 super().forget(one, 1)
 
     def must(self, access: Access, path: bytes, is_dir: bool) -> None:
         decision = self.decision(path, is_dir)
-        assert decision.allows(access), f"{access} of {path!r} got through: {decision.reason()}"
+        assert decision.allows(access), f"{access} of {path!r} got through: {decision.reason(access)}"
 
     def below(self, parent: int, name: bytes) -> bytes:
         above = self.path(parent)
         return above + b"/" + name if above else name
 
-    def must_inode(self, access: Access, ino: int) -> None:
+    def must_inode(self, access: Access, ino: int, *, content: bool = False) -> None:
+        """Nobody is there to be asked: *content* that a rule asks about is read only where it is our own."""
         for parent, name in self.places(ino):
-            self.must(access, self.below(parent, name), self.is_dir(ino))
+            path, is_dir = self.below(parent, name), self.is_dir(ino)
+            if access is READ and self.decision(path, is_dir).ruling(READ) is Ruling.ASK:
+                assert not content or self.somebody or self.is_own(ino), f"{path!r} was read without asking"
+            else:
+                self.must(access, path, is_dir)
+
+    def is_own(self, ino: int) -> bool:
+        """Whether no file of the workspace is behind an inode: told by the marks in the upper."""
+        node = self._inodes.node(ino)
+        if not node.upper:
+            return False
+        if node.opened is not None:
+            return "user.overlay.sandboxfs" not in os.listxattr(node.opened.fd)
+        return self.made_here(ino)
 
     def walk(self, ino: int, path: bytes) -> Iterator[tuple[bytes, bool]]:
         """Everything below a directory, as relative paths."""
@@ -158,21 +238,25 @@ class Watched(Overlay):
         self.must_inode(WRITE, ino)
         super().removexattr(ino, name, caller)
 
-    def mknod(self, parent: int, name: bytes, mode: int, device: int, caller: Caller) -> Entry:
+    def mknod(
+        self, parent: int, name: bytes, mode: int, device: int, caller: Caller, *, umask: int = 0
+    ) -> Entry:
         self.must(WRITE, self.below(parent, name), False)
-        return super().mknod(parent, name, mode, device, caller)
+        return super().mknod(parent, name, mode, device, caller, umask=umask)
 
-    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Entry:
+    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller, *, umask: int = 0) -> Entry:
         self.must(WRITE, self.below(parent, name), True)
-        return super().mkdir(parent, name, mode, caller)
+        return super().mkdir(parent, name, mode, caller, umask=umask)
 
     def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Entry:
         self.must(WRITE, self.below(parent, name), False)
         return super().symlink(parent, name, target, caller)
 
-    def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> tuple[Opened, Entry]:
+    def create(
+        self, parent: int, name: bytes, mode: int, flags: int, caller: Caller, *, umask: int = 0
+    ) -> tuple[OpenedFile, Entry]:
         self.must(WRITE, self.below(parent, name), False)
-        return super().create(parent, name, mode, flags, caller)
+        return super().create(parent, name, mode, flags, caller, umask=umask)
 
     def link(self, ino: int, parent: int, name: bytes, caller: Caller = ME) -> Entry:
         self.must_inode(WRITE, ino)
@@ -213,26 +297,49 @@ class Watched(Overlay):
                 after.append(self._modes(entries[1], paths[0]))
             # Nothing that moved may be under another mode at its new place.
             for old, new in zip(before, after, strict=False):
-                assert old == new, f"moving {paths} changed what rules say: {old} became {new}"
+                self._compare(old, new, paths)
         finally:
             for entry in entries:
                 if entry is not None:
                     self.forget(entry.ino, 1)
 
-    def _modes(self, entry: Entry | None, top: bytes) -> dict[bytes, Mode]:
+    def _compare(self, old: "Ruled", new: "Ruled", paths: list[bytes]) -> None:
+        assert old.keys() == new.keys()
+        for path, (before, own, is_dir) in old.items():
+            after = new[path][0]
+            assert barred(before) == barred(after), f"moving {paths} changed what rules say of {path!r}"
+            for access in (READ, EXECUTE):
+                milder = before.ruling(access).value > max(after.ruling(access).value, Ruling.HOLD.value)
+                assert is_dir or own or not milder, f"moving {paths} took {path!r} from under a rule"
+
+    def _modes(self, entry: Entry | None, top: bytes) -> "Ruled":
         if entry is None:
             return {}
         is_dir = stat.S_ISDIR(entry.stat.st_mode)
-        modes = {b"": self.mode_at(top, is_dir)}
+        modes = {b"": (self.decision(top, is_dir), self.made_here(entry.ino), is_dir)}
         if is_dir:
             for inner, inner_is_dir in self.walk(entry.ino, b""):
-                modes[inner] = self.mode_at(top + b"/" + inner, inner_is_dir)
+                own = False if inner_is_dir else self._is_own_below(entry.ino, inner)
+                modes[inner] = (self.decision(top + b"/" + inner, inner_is_dir), own, inner_is_dir)
         return modes
 
-    def open(self, ino: int, flags: int, caller: Caller) -> Opened:
+    def _is_own_below(self, ino: int, path: bytes) -> bool:
+        held = []
+        try:
+            for name in path.split(b"/"):
+                entry = super().lookup(ino, name)
+                assert entry is not None
+                held.append(entry.ino)
+                ino = entry.ino
+            return self.made_here(ino)
+        finally:
+            for one in held:
+                super().forget(one, 1)
+
+    def open(self, ino: int, flags: int, caller: Caller) -> OpenedFile:
         wanted = flags & os.O_ACCMODE
         if wanted != os.O_WRONLY:
-            self.must_inode(READ, ino)
+            self.must_inode(READ, ino, content=True)
         if wanted != os.O_RDONLY or flags & os.O_TRUNC:
             self.must_inode(WRITE, ino)
         return super().open(ino, flags, caller)
@@ -253,17 +360,18 @@ class Watched(Overlay):
 class Kernel:
     """Asks the guard by paths, with every reference counted, and keeps files open over what follows."""
 
-    def __init__(self, place: Path, policy: Policy) -> None:
+    def __init__(self, place: Path, policy: Policy, person: Person | None = None, seed: Tree = SEED) -> None:
         layers = [place / name for name in ("upper", "work", "index")]
         for layer in layers:
             layer.mkdir()
         upper, work, index = layers
-        workspace = build(place / "workspace", SEED)
+        workspace = build(place / "workspace", seed)
         self.overlay = Watched(OverlayPaths(lowers=[workspace], upper=upper, work=work, index=index))
         self.overlay.policy = policy
         journal = Silent()
         links = LinkGuard(self.overlay, journal, Symlinks.KEEP, os.fsencode(WORKSPACE), b"/view")
-        self.guard = Guard(self.overlay, Compiled(policy, WORKSPACE), journal, links)
+        self.overlay.somebody = person is not None
+        self.guard = Guard(self.overlay, Compiled(policy, WORKSPACE), journal, links, person)
         self.references: Counter[int] = Counter()
         # The inode of each open file, and how it was opened: the kernel lets nobody write otherwise.
         self.handles: dict[int, tuple[int, int]] = {}
@@ -399,7 +507,7 @@ class Kernel:
             if flags != os.O_WRONLY:
                 with suppress(PolicyDenied):
                     self.guard.read(handle, 0, 10)
-                    self.overlay.must_inode(READ, ino)
+                    self.overlay.must_inode(READ, ino, content=True)
             if flags != os.O_RDONLY:
                 with suppress(PolicyDenied):
                     self.guard.write(handle, 0, b"w")
@@ -506,15 +614,16 @@ PATTERNS = [
 some_rule = st.builds(
     Rule,
     st.sampled_from(PATTERNS),
-    st.sampled_from([Mode.HIDE, Mode.DENY, Mode.RO, Mode.RW]),
-    st.just(Source(Kind.COMMAND_LINE)),
+    st.sampled_from([Mode.HIDE, Mode.DENY, Mode.RO, Mode.ASK, Mode.ASK, Mode.HOLD, Mode.RW]),
+    st.just(RuleSource(SourceKind.COMMAND_LINE)),
 )
 near_policies = st.builds(
     Policy,
     st.lists(some_rule, min_size=1, max_size=3).map(tuple),
     st.sampled_from([Mode.RW, Mode.RW, Mode.RW, Mode.RO]),
 )
-any_policy = st.sampled_from([near_policies, near_policies, near_policies, policies(3)]).flatmap(
+far_policies = policies(3)
+any_policy = st.sampled_from([near_policies, near_policies, near_policies, far_policies]).flatmap(
     lambda one: one
 )
 # One in five changes the policy.
@@ -548,3 +657,12 @@ def test_nothing_that_a_policy_refuses_reaches_the_overlay_and_nothing_hidden_is
     policy: Policy, todo: "list[Step | Policy]"
 ) -> None:
     run_steps(policy, todo)
+
+
+def test_what_was_renamed_into_a_directory_without_rules_is_hidden_once_its_old_place_is() -> None:
+    def hiding(pattern: str) -> Policy:
+        return Policy((Rule(pattern, Mode.HIDE, RuleSource(SourceKind.COMMAND_LINE)),))
+
+    # The file `.git/a` is renamed, then the directory `a/.git` to its name.
+    moves = [Step("do_rename", 1, 2, "b", False), Step("do_rename", 42, 1, "a", False)]
+    run_steps(hiding("a/b/a"), [*moves, hiding("a/.git")])

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.layers import syscalls
-from sandboxfs.layers.hostdir import HostDir
-from sandboxfs.overlay.filesystem import ROOT_INODE, Somebody
+from sandboxfs.hostfs import syscalls
+from sandboxfs.hostfs.directory import HostDir
+from sandboxfs.overlay.filesystem import ROOT_INODE, AnonymousCaller
 from sandboxfs.overlay.overlay import Overlay
 
-ME = Somebody(os.getuid(), os.getgid(), os.getpid())
+ME = AnonymousCaller(os.getuid(), os.getgid(), os.getpid())
 
 
 @pytest.mark.parametrize("answer", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])

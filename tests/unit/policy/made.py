@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from sandboxfs.policy.glob import Glob, GlobError, parse_glob
-from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule, Source
-from sandboxfs.policy.names import encoded
+from sandboxfs.policy.glob_index import encoded
+from sandboxfs.policy.model import Execute, Hold, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
+from sandboxfs.policy.patterns import Glob, GlobError, parse_glob
 
 NAMES = ["a", "b", "ab", "ba", "aab", "c.x", "b.x", "a.y", "abab", "é", "\udcff", "a\nb", ".git", "hooks"]
 GLOBS = [
@@ -16,7 +16,7 @@ EVERY_DIRECTORY = ["", "a", "b", "a/a", "a/b", "b/a", "b/b"]
 EVERY_PATH = [
     f"{above}/{name}".lstrip("/") for above in [*EVERY_DIRECTORY, "a/b/a", "b/b/a"] for name in "ab"
 ]
-MODES = [Mode.HIDE, Mode.DENY, Mode.RO, Mode.RW]
+MODES = [Mode.HIDE, Mode.DENY, Mode.RO, Mode.ASK, Mode.HOLD, Mode.RW]
 
 names = st.sampled_from(["a", "b"]) | st.sampled_from(NAMES)
 globs = st.sampled_from(["a", "b", "*", "**", "a*"]) | st.sampled_from(GLOBS)
@@ -53,18 +53,22 @@ def patterns(draw: st.DrawFn) -> str:
 
 
 @st.composite
-def rules(draw: st.DrawFn, kind: Kind) -> Rule:
-    loosest = MODES.index(Mode.RW) if kind is Kind.PROJECT else len(MODES)
-    mode = draw(st.sampled_from(MODES[:loosest]))
+def rules(draw: st.DrawFn, kind: SourceKind, asking: bool) -> Rule:
+    loosest = MODES.index(Mode.RW) if kind is SourceKind.PROJECT else len(MODES)
+    mode = draw(st.sampled_from([mode for mode in MODES[:loosest] if asking or mode is not Mode.ASK]))
     pattern = draw(patterns())
-    if kind is not Kind.BUILT_IN or pattern in ("**", "./**"):
-        return Rule(pattern, mode, Source(kind))
-    needs = draw(st.sampled_from(list(Needs)))
-    return Rule(pattern, mode, Source(kind), needs=needs, files_only=draw(st.booleans()))
+    if mode not in (Mode.HIDE, Mode.DENY) and draw(st.booleans()):
+        hold = draw(st.frozensets(st.sampled_from(Hold)))
+        execute = draw(st.none() | st.sampled_from(Execute)) if asking else None
+        return Rule(pattern, mode, RuleSource(kind), hold=hold, execute=execute)
+    if kind is not SourceKind.BUILT_IN or pattern in ("**", "./**"):
+        return Rule(pattern, mode, RuleSource(kind))
+    needs = draw(st.sampled_from(list(RuleCondition)))
+    return Rule(pattern, mode, RuleSource(kind), needs=needs, files_only=draw(st.booleans()))
 
 
 @st.composite
-def policies(draw: st.DrawFn, most: int = 8) -> Policy:
-    kinds = draw(st.lists(st.sampled_from(list(Kind)[:-1]), max_size=most))
-    made = [draw(rules(kind)) for kind in sorted(kinds, key=list(Kind).index)]
+def policies(draw: st.DrawFn, most: int = 8, *, asking: bool = True) -> Policy:
+    kinds = draw(st.lists(st.sampled_from(list(SourceKind)[:-1]), max_size=most))
+    made = [draw(rules(kind, asking)) for kind in sorted(kinds, key=list(SourceKind).index)]
     return Policy(tuple(made), draw(st.sampled_from([Mode.RO, Mode.RW])), draw(st.booleans() | st.just(True)))

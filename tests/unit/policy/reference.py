@@ -5,9 +5,10 @@ Slow, and independent of the engine: it shares nothing but the values of `model`
 
 import re
 
-from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule
+from sandboxfs.policy.model import Access, Decision, Mode, Policy, Rule, RuleCondition, SourceKind
 
-FIRM = (Kind.RUNTIME, Kind.COMMAND_LINE)
+FIRM = (SourceKind.RUNTIME, SourceKind.COMMAND_LINE)
+UNSEEN = (Mode.HIDE, Mode.DENY)
 WHOLE = ("**", ".", "./**")
 
 
@@ -51,7 +52,9 @@ def matches(rule: Rule, names: list[str], is_dir: bool, existing: set[str] | Non
         path = "/".join(names[:depth])
         if rule.files_only and directory:
             continue
-        needed = {Needs.ENTRY: path, Needs.PARENT: "/".join(names[: depth - 1])}.get(rule.needs)
+        needed = {RuleCondition.ENTRY: path, RuleCondition.PARENT: "/".join(names[: depth - 1])}.get(
+            rule.needs
+        )
         if needed is not None and existing is not None and needed not in existing:
             continue
         if regex.fullmatch(path + ("/" if directory else "")):
@@ -59,26 +62,27 @@ def matches(rule: Rule, names: list[str], is_dir: bool, existing: set[str] | Non
     return False
 
 
-def decisive(policy: Policy, path: str, is_dir: bool = False, existing: set[str] | None = None) -> Rule:
-    """The rule that decides; *existing* is what the workspace holds, None for everything."""
+def decided(policy: Policy, path: str, is_dir: bool = False, existing: set[str] | None = None) -> Decision:
+    """The rules that decide; *existing* is what the workspace holds, None for everything."""
     names = path.split("/") if path else []
     for depth in range(1, len(names)):
-        rule = first(policy, names[:depth], True, existing)
-        if rule.mode is Mode.HIDE:
-            return rule
-    return first(policy, names, is_dir, existing)
+        above = [first(policy, names[:depth], True, existing, access) for access in Access]
+        if above[0].mode is Mode.HIDE:
+            return Decision(*above)
+    return Decision(*(first(policy, names, is_dir, existing, access) for access in Access))
 
 
-def first(policy: Policy, names: list[str], is_dir: bool, existing: set[str] | None) -> Rule:
+def first(policy: Policy, names: list[str], is_dir: bool, existing: set[str] | None, access: Access) -> Rule:
     if not policy.enabled:
         return policy.root_rule
     matching = [rule for rule in policy.rules if matches(rule, names, is_dir, existing)]
     if not names:
-        matching = [rule for rule in matching if rule.pattern in WHOLE and rule.mode in (Mode.RO, Mode.RW)]
+        matching = [rule for rule in matching if rule.pattern in WHOLE and rule.mode not in UNSEEN]
     matching.append(policy.root_rule)
     if matching[0].source.kind in FIRM:
         return matching[0]
-    trusted = next(rule for rule in matching if rule.source.kind is not Kind.PROJECT)
-    if matching[0].source.kind is Kind.PROJECT and not trusted.mode.stricter_than(matching[0].mode):
-        return matching[0]
-    return trusted
+    trusted = next(rule for rule in matching if rule.source.kind is not SourceKind.PROJECT)
+    if matching[0].source.kind is not SourceKind.PROJECT:
+        return trusted
+    said, known = matching[0].ruling(access), trusted.ruling(access)
+    return trusted if known.value > said.value else matching[0]

@@ -7,15 +7,15 @@ import pytest
 
 from sandboxfs.policy.builtin import BUILT_IN, PRESETS, Preset
 from sandboxfs.policy.config import UserConfig
-from sandboxfs.policy.decide import decide
-from sandboxfs.policy.model import Mode, Needs, Policy
+from sandboxfs.policy.explain import decide
+from sandboxfs.policy.model import Mode, Policy, RuleCondition
 from sandboxfs.policy.sources import assemble
 from tests.support import conditions
 
 POLICY = Policy(BUILT_IN)
 
 
-def nothing_exists(path: str, needs: Needs) -> bool:
+def nothing_exists(path: str, needs: RuleCondition) -> bool:
     return False
 
 
@@ -74,12 +74,12 @@ def test_a_git_file_that_is_in_the_workspace_is_read_only_and_a_git_directory_is
     assert decide(POLICY, "sub/.git/").mode is Mode.RW
     asked = []
 
-    def exists(path: str, needs: Needs) -> bool:
+    def exists(path: str, needs: RuleCondition) -> bool:
         asked.append((path, needs))
         return False
 
     assert decide(POLICY, "sub/.git", exists=exists).mode is Mode.RW
-    assert asked == [("sub/.git", Needs.ENTRY)]
+    assert asked == [("sub/.git", RuleCondition.ENTRY)]
 
 
 def test_everything_git_itself_writes_while_it_commits_is_writable(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_everything_git_itself_writes_while_it_commits_is_writable(tmp_path: Pat
     changed = {path for path, content in seen().items() if before.get(path) != content}
     in_workspace = set(before) | {str(Path(path).parent) for path in before}
 
-    def exists(path: str, needs: Needs) -> bool:
-        return (path if needs is Needs.ENTRY else str(Path(path).parent)) in in_workspace
+    def exists(path: str, needs: RuleCondition) -> bool:
+        return (path if needs is RuleCondition.ENTRY else str(Path(path).parent)) in in_workspace
 
     assert any(path.startswith(".git/worktrees/side/") for path in changed)
     assert "side/.git" in changed
@@ -126,4 +126,4 @@ def test_each_preset_is_what_it_is_called() -> None:
     assert decide(made[Preset.WORKSPACE_WRITE], "a").mode is Mode.RW
     assert decide(made[Preset.WORKSPACE_WRITE], ".git/config").mode is Mode.RO
     assert decide(made[Preset.FULL_ACCESS], ".git/config").mode is Mode.RW
-    assert str(decide(made[Preset.READ_ONLY], "a").rule.source) == "--preset read-only"
+    assert str(decide(made[Preset.READ_ONLY], "a").reading.source) == "--preset read-only"

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from sandboxfs.policy.builtin import BUILT_IN
 from sandboxfs.policy.compiled import Compiled, State, same_below, settle
-from sandboxfs.policy.decide import decide, names_of
-from sandboxfs.policy.model import Kind, Mode, Needs, Policy, Rule, Source
-from sandboxfs.policy.names import NameIndex, encoded
+from sandboxfs.policy.explain import decide, names_of
+from sandboxfs.policy.glob_index import NameIndex, encoded
+from sandboxfs.policy.model import Access, Decision, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
 from sandboxfs.policy.sources import parse_rule
 from tests.unit.policy import made, reference
 
-USER = Source(Kind.USER)
-PROJECT = Source(Kind.PROJECT)
+USER = RuleSource(SourceKind.USER)
+PROJECT = RuleSource(SourceKind.PROJECT)
 # Rules meet in many ways and an example costs next to nothing.
 many = settings(max_examples=2 * settings().max_examples)
 
@@ -34,7 +34,7 @@ def state_of(compiled: Compiled, path: str) -> State:
 def test_the_reference_agrees_on_every_path(policy: Policy, paths: list[str]) -> None:
     for path in ["", *made.EVERY_PATH, *paths]:
         for is_dir in (True, False) if path else (True,):
-            assert decide(policy, path, is_dir).rule == reference.decisive(policy, path, is_dir)
+            assert decide(policy, path, is_dir) == reference.decided(policy, path, is_dir)
 
 
 @many
@@ -42,15 +42,46 @@ def test_the_reference_agrees_on_every_path(policy: Policy, paths: list[str]) ->
 def test_the_reference_agrees_where_rules_depend_on_the_workspace(
     policy: Policy, path: str, is_dir: bool, existing: set[str]
 ) -> None:
-    def exists(path: str, needs: Needs) -> bool:
-        return (path if needs is Needs.ENTRY else path.rpartition("/")[0]) in existing
+    def exists(path: str, needs: RuleCondition) -> bool:
+        return (path if needs is RuleCondition.ENTRY else path.rpartition("/")[0]) in existing
 
     # Half of what is on the way is there.
     names = path.split("/")
     existing |= {"/".join(names[:depth]) for depth in range(0, len(names) + 1, 2)}
     for asked in (path, *made.EVERY_PATH):
         decided = decide(policy, asked, is_dir, exists=exists)
-        assert decided.rule == reference.decisive(policy, asked, is_dir, existing)
+        assert decided == reference.decided(policy, asked, is_dir, existing)
+
+
+@many
+@given(
+    made.policies(),
+    made.relative_paths,
+    made.relative_paths,
+    made.relative_paths,
+    st.booleans(),
+    st.booleans(),
+)
+def test_of_two_places_the_stricter_decides_for_everything_below(
+    policy: Policy, one: str, other: str, below: str, is_dir: bool, there: bool
+) -> None:
+    compiled = Compiled(policy)
+    state = compiled.both(state_of(compiled, one), state_of(compiled, other))
+    names = [encoded(name) for name in names_of(below)]
+    for depth, name in enumerate(names, start=1):
+        step = compiled.step(state, name, is_dir or depth < len(names))
+        state = settle(step, lambda needs: there)
+
+    def decided(place: str) -> Decision:
+        def exists(path: str, needs: RuleCondition) -> bool:
+            return there or len(path) <= len(place)
+
+        return decide(policy, f"{place}/{below}", is_dir, exists=exists)
+
+    here, there_too = decided(one), decided(other)
+    for access in Access:
+        strictest = max(here.ruling(access), there_too.ruling(access), key=lambda answer: answer.value)
+        assert state.decision.ruling(access) is strictest
 
 
 @many
@@ -62,8 +93,8 @@ def test_directories_said_to_be_alike_below_decide_every_path_below_alike(policy
         if same_below(states[one], states[other]):
             for below, is_dir in itertools.product(made.EVERY_PATH, (True, False)):
                 paths = (f"{above}/{below}".lstrip("/") for above in (one, other))
-                first, second = (reference.decisive(policy, path, is_dir).mode for path in paths)
-                assert first is second, (one, other, below)
+                first, second = (reference.decided(policy, path, is_dir).rulings for path in paths)
+                assert first == second, (one, other, below)
 
 
 @many
@@ -75,7 +106,7 @@ def test_below_a_quiet_directory_everything_is_decided_as_it_is(policy: Policy) 
         if state.quiet:
             assert compiled.step(state, b"a", True) is state
             for below in made.EVERY_PATH:
-                assert reference.decisive(policy, f"{path}/{below}".lstrip("/")) == state.decision.rule
+                assert reference.decided(policy, f"{path}/{below}".lstrip("/")) == state.decision
 
 
 @many
@@ -85,7 +116,7 @@ def test_what_is_remembered_never_changes_an_answer(policy: Policy, paths: list[
     for path in paths * 2:
         names = [encoded(name) for name in path.split("/")]
         states = compiled.walk(names, False, lambda depth, needs: True)
-        assert states[-1].decision.rule == reference.decisive(policy, path)
+        assert states[-1].decision == reference.decided(policy, path)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +141,7 @@ def test_what_is_remembered_never_changes_an_answer(policy: Policy, paths: list[
 def test_whether_a_directory_can_be_moved_without_looking_into_it(
     rules: list[str], one: str, other: str, alike: bool
 ) -> None:
-    compiled = Compiled(policy(*(parse_rule(rule.replace(" ", ""), Kind.USER) for rule in rules)))
+    compiled = Compiled(policy(*(parse_rule(rule.replace(" ", ""), SourceKind.USER) for rule in rules)))
     assert same_below(state_of(compiled, one), state_of(compiled, other)) is alike
 
 
@@ -197,21 +228,21 @@ def test_in_a_denied_directory_a_rule_before_can_allow_a_name() -> None:
 
 def test_a_project_rule_tightens_and_never_loosens() -> None:
     rules = (Rule("a", Mode.RO, PROJECT), Rule("b", Mode.DENY, PROJECT), Rule("a", Mode.DENY, USER))
-    assert decide(Policy(rules), "a").rule == rules[2]
-    assert decide(Policy(rules), "b").rule == rules[1]
-    firm = Rule("b", Mode.RW, Source(Kind.COMMAND_LINE))
-    assert decide(Policy((firm, *rules)), "b").rule == firm
+    assert decide(Policy(rules), "a").reading == rules[2]
+    assert decide(Policy(rules), "b").reading == rules[1]
+    firm = Rule("b", Mode.RW, RuleSource(SourceKind.COMMAND_LINE))
+    assert decide(Policy((firm, *rules)), "b").reading == firm
 
 
 def test_of_two_rules_of_one_mode_the_project_s_is_named_because_it_is_asked_first() -> None:
     rules = (Rule("a", Mode.RO, PROJECT), Rule("*", Mode.RO, USER))
-    assert decide(Policy(rules), "a").rule == rules[0]
+    assert decide(Policy(rules), "a").reading == rules[0]
 
 
 def test_rules_that_are_off_leave_everything_writable_and_say_so() -> None:
     off = Policy((Rule("a", Mode.HIDE, USER),), Mode.RO, enabled=False)
     assert decide(off, "a").mode is Mode.RW
-    assert str(decide(off, "a").rule.source) == "rules are off"
+    assert str(decide(off, "a").reading.source) == "rules are off"
 
 
 def test_a_question_that_nobody_answered_stands_for_the_stricter_answer() -> None:
@@ -219,7 +250,7 @@ def test_a_question_that_nobody_answered_stands_for_the_stricter_answer() -> Non
     git = compiled.step(compiled.start, b".git", True)
     assert git.asks is None
     config = compiled.step(git, b"config", False)
-    assert config.asks is Needs.PARENT
+    assert config.asks is RuleCondition.PARENT
     assert config.decision.mode is Mode.RO
     assert settle(config, lambda needs: True).decision.mode is Mode.RO
     assert settle(config, lambda needs: False).decision.mode is Mode.RW

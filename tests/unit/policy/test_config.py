@@ -7,6 +7,7 @@ import pytest
 
 from sandboxfs.errors import UsageError
 from sandboxfs.policy.config import (
+    TEMPLATE,
     Allow,
     AuditLevel,
     AuditSettings,
@@ -15,8 +16,7 @@ from sandboxfs.policy.config import (
     read_project_rules,
     read_user_config,
 )
-from sandboxfs.policy.model import Kind, Mode, Rule, Source
-from sandboxfs.policy.template import TEMPLATE
+from sandboxfs.policy.model import Mode, Rule, RuleSource, SourceKind
 
 FULL = """\
 [workspace]
@@ -56,6 +56,18 @@ def test_a_missing_file_means_the_defaults(tmp_path: Path) -> None:
     assert read_user_config(missing) == UserConfig(root=None, mode=Mode.RW)
 
 
+def test_variables_are_passed_on_by_workspace_or_everywhere(tmp_path: Path) -> None:
+    text = (
+        '[[environment]]\nworkspace = "/srv/app"\npass = ["A", "B_*"]\n'
+        '[[environment]]\nworkspace = "/srv/app-evil"\npass = ["D"]\n'
+        '[[environment]]\npass = ["C"]\n'
+    )
+    config = read_user_config(write(tmp_path, text))
+    assert config.variables_for(Path("/srv/app")) == ("A", "B_*", "C")
+    assert config.variables_for(Path("/srv/app/inner")) == ("A", "B_*", "C")
+    assert config.variables_for(Path("/srv")) == ("C",)
+
+
 def test_an_empty_file_means_the_defaults(tmp_path: Path) -> None:
     assert read_user_config(write(tmp_path, "")) == UserConfig()
     assert read_user_config(write(tmp_path, "[workspace]\n[log]\n")) == UserConfig()
@@ -72,12 +84,12 @@ def test_every_key_is_read_with_its_line(tmp_path: Path) -> None:
         enabled=False,
         symlinks=Symlinks.KEEP,
         allows=(
-            Allow("~/lib", Mode.RO, Source(Kind.USER, file, 7)),
-            Allow("gen", Mode.RW, Source(Kind.USER, file, 10)),
+            Allow("~/lib", Mode.RO, RuleSource(SourceKind.USER, file, 7)),
+            Allow("gen", Mode.RW, RuleSource(SourceKind.USER, file, 10)),
         ),
         rules=(
-            Rule("**/.env*", Mode.HIDE, Source(Kind.USER, file, 13)),
-            Rule("*.pem", Mode.DENY, Source(Kind.USER, file, 16)),
+            Rule("**/.env*", Mode.HIDE, RuleSource(SourceKind.USER, file, 13)),
+            Rule("*.pem", Mode.DENY, RuleSource(SourceKind.USER, file, 16)),
         ),
         audit=AuditSettings(AuditLevel.ALL, 65536, 1),
     )
@@ -121,7 +133,11 @@ def test_the_environment_overrides_the_root_and_makes_it_writable(
         ('[workspace]\n\nroots = "/a"\n', 3, "'workspace.roots': unknown key; did you mean 'root'?"),
         ("[workspaces]\n", 1, "'workspaces': unknown key; did you mean 'workspace'?"),
         ("[[rules]]\n", 1, "'rules': unknown key; did you mean 'rule'?"),
-        ('zzzz = "red"\n', 1, "'zzzz': unknown key; expected 'workspace', 'rule' or 'log'"),
+        (
+            'zzzz = "red"\n',
+            1,
+            "unknown key; expected 'workspace', 'rule', 'log', 'environment', 'execute' or 'ask'",
+        ),
         ("[log]\nlevle = 1\n", 2, "'log.levle': unknown key; did you mean 'level'?"),
         ("[workspace]\nroot = 3\n", 2, "'workspace.root': expected a string, found a number"),
         ('[workspace]\nroot = "app"\n', 2, "'workspace.root': expected an absolute path"),
@@ -147,13 +163,34 @@ def test_the_environment_overrides_the_root_and_makes_it_writable(
         (
             '[[rule]]\npath = "a"\nmode = "r"\n',
             3,
-            "'rule.mode': expected 'hide', 'deny', 'ro' or 'rw', found 'r'",
+            "'rule.mode': expected 'hide', 'deny', 'ro', 'rw', 'hold' or 'ask', found 'r'",
         ),
-        ('[[rule]]\npath = "a"\nmode = "ask"\n', 3, "'rule.mode': 'ask' is not available yet"),
+        (
+            '[[rule]]\npath = "a"\nmode = "rw"\nexecute = "maybe"\n',
+            4,
+            "'rule.execute': expected 'allow', 'ask' or 'deny', found 'maybe'",
+        ),
         ('[[workspace.allow]]\nmode = "ro"\n', 1, "'workspace.allow.path': missing"),
         ('[[workspace.allow]]\npath = ""\n', 2, "'workspace.allow.path': expected a path"),
         ('[[workspace.allow]]\npath = "a"\nmode = "no"\n', 3, "'workspace.allow.mode': expected 'hide'"),
         ('[log]\nlevel = "some"\n', 2, "'log.level': expected 'denials', 'writes' or 'all'"),
+        ("[[environment]]\n", 1, "'environment.pass': missing"),
+        (
+            '[[environment]]\npass = "A"\n',
+            2,
+            "'environment.pass': expected an array of strings, found a string",
+        ),
+        ('[[environment]]\npass = ["A", "B=1"]\n', 2, "expected names of variables or globs, found 'B=1'"),
+        (
+            '[[environment]]\nworkspace = "app"\npass = ["A"]\n',
+            2,
+            "'environment.workspace': expected an absolute path or one starting with '~', found 'app'",
+        ),
+        (
+            '[workspace]\nroot = "~a\\u0000b"\n',
+            2,
+            "'workspace.root': expected an absolute path or one starting with '~', found",
+        ),
         ("[log]\nsize = 10\n", 2, "'log.size': expected a whole number of at least 65536, found 10"),
         ("[log]\nkeep = 0\n", 2, "'log.keep': expected a whole number of at least 1, found 0"),
         ("[log]\nkeep = true\n", 2, "'log.keep': expected a whole number of at least 1, found a boolean"),
@@ -188,16 +225,22 @@ def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
         read_user_config(write(tmp_path, "a = " + "[" * 100_000))
 
 
+def test_a_number_of_more_digits_than_can_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"malformed TOML: .*digits"):
+        read_user_config(write(tmp_path, "a = " + "1" * 5_000))
+
+
 def test_the_template_changes_nothing_and_its_settings_are_understood(tmp_path: Path) -> None:
     assert read_user_config(write(tmp_path, TEMPLATE)) == UserConfig()
     lines = TEMPLATE.splitlines()
     assert all(line == "" or line.startswith("#") for line in lines)
     settings = "\n".join(line[1:] if line[:1] == "#" and line[1:2].strip() else "" for line in lines)
     config = read_user_config(write(tmp_path, settings))
-    defaults = UserConfig(root=config.root, allows=config.allows, rules=config.rules)
+    defaults = UserConfig(root=config.root, allows=config.allows, rules=config.rules, passed=config.passed)
     assert config == defaults
     assert config.root
     assert config.allows
+    assert config.passed
     assert [str(rule) for rule in config.rules] == [
         "**/.env.example = ro",
         "**/.env* = hide",
@@ -218,7 +261,7 @@ class TestProjectFile:
     def test_its_rules_are_named_by_file_and_line(self, tmp_path: Path) -> None:
         self.write(tmp_path, '# ours\n[[rule]]\npath = "src/**"\nmode = "ro"\n')
         [rule] = read_project_rules(tmp_path)
-        assert rule == Rule("src/**", Mode.RO, Source(Kind.PROJECT, ".sandboxfs.toml", 2))
+        assert rule == Rule("src/**", Mode.RO, RuleSource(SourceKind.PROJECT, ".sandboxfs.toml", 2))
 
     def test_anything_but_rules_is_refused(self, tmp_path: Path) -> None:
         self.write(tmp_path, '[workspace]\nmode = "rw"\n')

@@ -7,15 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxfs.policy.builtin import BUILT_IN
-from sandboxfs.policy.decide import decide
-from sandboxfs.policy.explain import Remedy, explain
-from sandboxfs.policy.model import Access, Kind, Mode, Policy, Rule, Source
-from sandboxfs.policy.pattern import naming
+from sandboxfs.policy.explain import Remedy, decide, explain
+from sandboxfs.policy.model import Access, Mode, Policy, Rule, RuleSource, SourceKind
+from sandboxfs.policy.patterns import naming
 from sandboxfs.policy.sources import parse_rule
 from tests.unit.policy import made, reference
 
-USER = Source(Kind.USER, "config.toml", 7)
-PROJECT = Source(Kind.PROJECT, ".sandboxfs.toml", 4)
+USER = RuleSource(SourceKind.USER, "config.toml", 7)
+PROJECT = RuleSource(SourceKind.PROJECT, ".sandboxfs.toml", 4)
 
 
 def test_what_is_allowed_is_explained_without_a_remedy() -> None:
@@ -80,7 +79,7 @@ def test_rules_that_are_off_passed_nothing() -> None:
 @given(made.policies(), made.relative_paths, st.sampled_from(list(Access)))
 def test_every_denial_has_a_remedy_and_every_remedy_helps(policy: Policy, path: str, access: Access) -> None:
     found = explain(policy, path, access)
-    assert found.decision.rule == reference.decisive(policy, path)
+    assert found.decision == reference.decided(policy, path)
     assert found.allowed or found.remedies[0].text.startswith("sandboxfs allow")
     for remedy in found.remedies:
         changed = applied(policy, remedy.text)
@@ -91,15 +90,17 @@ def applied(policy: Policy, text: str) -> Policy:
     """Do what a remedy says."""
     words = shlex.split(text)
     if words[:2] == ["sandboxfs", "allow"]:
-        return policy.with_runtime_rule(Rule(naming(words[2]), Mode(words[3]), Source(Kind.RUNTIME)))
+        return policy.with_runtime_rule(
+            Rule(naming(words[2]), Mode(words[3]), RuleSource(SourceKind.RUNTIME))
+        )
     if words == ["sandboxfs", "rw"]:
         return policy.with_mode(Mode.RW)
     if words[0] == "--rule":
         new = parse_rule(words[1])
-        place = sum(rule.source.kind is Kind.RUNTIME for rule in policy.rules)
+        place = sum(rule.source.kind is SourceKind.RUNTIME for rule in policy.rules)
     else:
         [table] = tomllib.loads(text)["rule"]
         new = Rule(table["path"], Mode(table["mode"]), USER)
-        before = (Kind.RUNTIME, Kind.COMMAND_LINE, Kind.PROJECT)
+        before = (SourceKind.RUNTIME, SourceKind.COMMAND_LINE, SourceKind.PROJECT)
         place = sum(rule.source.kind in before for rule in policy.rules)
     return Policy((*policy.rules[:place], new, *policy.rules[place:]), policy.mode)

@@ -7,12 +7,12 @@ import pytest
 from sandboxfs.errors import UsageError
 from sandboxfs.policy.builtin import BUILT_IN, Preset
 from sandboxfs.policy.config import Allow, UserConfig, read_user_config
-from sandboxfs.policy.decide import decide
-from sandboxfs.policy.model import Kind, Mode, Policy, Rule, Source
+from sandboxfs.policy.explain import decide
+from sandboxfs.policy.model import Mode, Policy, Rule, RuleSource, SourceKind
 from sandboxfs.policy.sources import assemble, effective_toml, parse_mode, parse_rule, rule_for_path
 
-USER = Source(Kind.USER, "config.toml", 3)
-PROJECT = Source(Kind.PROJECT, ".sandboxfs.toml", 4)
+USER = RuleSource(SourceKind.USER, "config.toml", 3)
+PROJECT = RuleSource(SourceKind.PROJECT, ".sandboxfs.toml", 4)
 
 
 def user(*rules: Rule, allows: tuple[Allow, ...] = ()) -> UserConfig:
@@ -25,7 +25,7 @@ def test_rules_are_in_the_order_of_their_places() -> None:
         user(Rule("user", Mode.RO, USER), allows=(Allow("allowed", Mode.RW, USER),)),
         (Rule("project", Mode.RO, PROJECT),),
         (parse_rule("line=ro"),),
-        allows=(Allow("/srv/app/x", Mode.RW, Source(Kind.COMMAND_LINE, "--allow")),),
+        allows=(Allow("/srv/app/x", Mode.RW, RuleSource(SourceKind.COMMAND_LINE, "--allow")),),
     )
     patterns = [rule.pattern for rule in made.policy.rules]
     assert patterns[:5] == ["line", "./x", "project", "user", "./allowed"]
@@ -35,7 +35,7 @@ def test_rules_are_in_the_order_of_their_places() -> None:
 
 def test_a_loosening_rule_of_a_project_is_dropped_with_a_warning_that_names_it() -> None:
     made = assemble("/srv/app", user(), (Rule("a", Mode.RW, PROJECT), Rule("b", Mode.RO, PROJECT)))
-    assert [rule.pattern for rule in made.policy.rules if rule.source.kind is Kind.PROJECT] == ["b"]
+    assert [rule.pattern for rule in made.policy.rules if rule.source.kind is SourceKind.PROJECT] == ["b"]
     assert made.warnings == (
         ".sandboxfs.toml:4: rule 'a = rw' is ignored: a project's own rules may only tighten",
     )
@@ -79,9 +79,9 @@ def test_allowing_a_directory_does_not_uncover_what_a_rule_hides_in_it() -> None
 def test_the_mode_is_that_of_the_command_line_then_the_preset_then_the_configuration(
     preset: Preset | None, mode: Mode | None, expected: Mode, source: str
 ) -> None:
-    config = UserConfig(mode=Mode.RO, mode_source=Source(Kind.WORKSPACE, "config.toml", 2))
+    config = UserConfig(mode=Mode.RO, mode_source=RuleSource(SourceKind.WORKSPACE, "config.toml", 2))
     decision = decide(assemble("/srv/app", config, preset=preset, mode=mode).policy, "a")
-    assert (decision.mode, str(decision.rule.source)) == (expected, source)
+    assert (decision.mode, str(decision.reading.source)) == (expected, source)
 
 
 def test_a_rule_for_a_place_is_honoured_through_a_symlink_on_the_way(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_path_becomes_the_rule_that_names_it(
 
 
 def test_a_rule_of_the_command_line_is_split_at_its_last_equals_sign() -> None:
-    assert parse_rule("a=b=ro") == Rule("a=b", Mode.RO, Source(Kind.COMMAND_LINE))
+    assert parse_rule("a=b=ro") == Rule("a=b", Mode.RO, RuleSource(SourceKind.COMMAND_LINE))
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_rule_of_the_command_line_is_split_at_its_last_equals_sign() -> None:
         ("src", "--rule 'src': expected PATTERN=MODE"),
         ("=ro", "--rule '=ro': the pattern is empty"),
         ("[=ro", "unbalanced '['"),
-        ("a=rx", "expected mode 'hide', 'deny', 'ro' or 'rw', found 'rx'"),
-        ("a=ask", "mode 'ask' is not available yet"),
+        ("a=rx", "expected mode 'hide', 'deny', 'ro', 'rw', 'hold' or 'ask', found 'rx'"),
+        ("a=asks", "expected mode 'hide', 'deny', 'ro', 'rw', 'hold' or 'ask', found 'asks'"),
     ],
 )
 def test_a_bad_rule_of_the_command_line_is_refused_with_the_reason(text: str, complaint: str) -> None:

@@ -1,6 +1,7 @@
 """The audit log keeps what it is given, says what it lost, and never troubles whoever records."""
 
 import errno
+import hashlib
 import json
 import os
 import signal
@@ -17,9 +18,9 @@ from typing import Protocol
 import pytest
 
 from sandboxfs.state.audit import KEEP, QUEUE_LIMIT, SIZE_LIMIT, AuditLog, Level
-from sandboxfs.state.audit_commands import process_of
 from sandboxfs.state.audit_file import kept_files
-from sandboxfs.state.audit_verify import verify
+from sandboxfs.state.audit_reader import RecordFilter, verify
+from sandboxfs.state.audit_record import process_of
 
 # Seconds, for what a busy machine may take long to write.
 PATIENCE = 60.0
@@ -122,6 +123,23 @@ def test_a_record_has_everything_that_was_decided(path: Path, open_log: OpenLog)
     assert len(str(moment)) == len("2026-01-01T00:00:00.000000Z")
     assert len(str(prev)) == 64
     assert len(str(crc)) == 8
+
+
+def test_a_very_long_path_takes_no_more_room_than_the_longest_that_can_be_named(
+    path: Path, open_log: OpenLog
+) -> None:
+    log = open_log()
+    ends = b"d/" * 500_000 + b"one", b"d/" * 500_000 + b"two"
+    log.record("rename", Access.WRITE, ends[0], "ro", RULE, False, os.getpid(), 7, errno.EROFS, ends[1], "mv")
+    log.close()
+    (record,) = records(path)
+    assert path.stat().st_size < 10_000
+    assert record["path"] == record["to"] == ends[0][:4095].decode()
+    assert record["path_sha256"] == hashlib.sha256(ends[0]).hexdigest()
+    assert record["to_sha256"] == hashlib.sha256(ends[1]).hexdigest()
+    # It is found by what is written of it.
+    assert RecordFilter(path="d/d").wants(record)
+    assert not RecordFilter(path="d/e").wants(record)
 
 
 def test_an_event_is_a_record_in_the_same_chain(path: Path, open_log: OpenLog) -> None:
@@ -267,9 +285,9 @@ def test_a_log_goes_on_where_a_crash_came_between_two_files(path: Path, open_log
 def test_a_torn_last_line_is_cut_off_and_told(path: Path, open_log: OpenLog) -> None:
     log = open_log()
     note(log, b"whole")
-    note(log, b"torn")
     log.close()
-    os.truncate(path, path.stat().st_size - 40)
+    with path.open("ab") as file:
+        file.write(path.read_bytes()[:-40])
     log = open_log()
     note(log, b"later")
     log.close()

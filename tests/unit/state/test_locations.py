@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.state.locations import Locations
+from sandboxfs.errors import UsageError
+from sandboxfs.state.locations import Locations, home_directory
 
 
 def test_the_state_directory_can_be_named_and_is_made_absolute_and_real(
@@ -51,3 +52,21 @@ def test_mountpoints_are_made_in_the_state_directory_when_the_runtime_directory_
     environment = {"SANDBOXFS_STATE_DIR": str(tmp_path / "state"), "XDG_RUNTIME_DIR": runtime}
     locations = Locations.from_environment(environment)
     assert locations.default_mountpoint("app") == tmp_path / "state" / "run" / "mnt" / "app"
+
+
+@pytest.mark.parametrize("variable", ["SANDBOXFS_STATE_DIR", "SANDBOXFS_CONFIG"])
+def test_a_relative_place_without_a_current_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match=f"{variable}: .* the current directory is gone"):
+        Locations.from_environment({"HOME": str(tmp_path), variable: "place"})
+
+
+def test_the_home_is_that_of_the_environment_or_of_the_user(tmp_path: Path) -> None:
+    assert home_directory({"HOME": str(tmp_path)}) == tmp_path
+    assert home_directory({"HOME": "relative"}).is_absolute()
+    assert home_directory({}).is_absolute()

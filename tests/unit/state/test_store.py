@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import stat
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,8 +13,7 @@ import pytest
 from sandboxfs.errors import NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import SandboxLock, holder
-from sandboxfs.state.record import SandboxRecord
-from sandboxfs.state.store import MAX_NAME, Store, check_name, name_from
+from sandboxfs.state.store import MAX_NAME, SandboxRecord, Store, check_name, name_from
 
 
 @pytest.fixture
@@ -40,6 +40,14 @@ def test_a_plain_name_is_accepted(name: str) -> None:
 def test_a_name_that_could_mislead_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
         check_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../app"])
+def test_a_name_that_could_mislead_has_no_places(store: Store, name: str) -> None:
+    with pytest.raises(UsageError):
+        store.places(name)
+    with pytest.raises(UsageError):
+        store.exists(name)
 
 
 @pytest.mark.parametrize(
@@ -227,3 +235,18 @@ def test_a_lock_that_is_a_link_is_refused(store: Store, tmp_path: Path) -> None:
         SandboxLock.acquire(path)
     assert refused.value.errno == errno.ELOOP
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_record_that_does_not_fit_on_the_disk_leaves_the_one_before(store: Store) -> None:
+    create(store, "app")
+    longer = replace(record("app"), covered=tuple(Path(f"/srv/app/{number}") for number in range(1_000)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, limits[1]))
+    try:
+        with pytest.raises(OSError) as refused:
+            store.save(longer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.errno == errno.EFBIG
+    assert store.load("app") == record("app")
+    assert not list(store.places("app").home.glob(".*.new"))

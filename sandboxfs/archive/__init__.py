@@ -1,0 +1,1 @@
+"""Archives: the changes of a sandbox as one file, written and read."""

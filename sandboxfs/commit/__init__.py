@@ -1,0 +1,1 @@
+"""Commit, discard and undo: plan, transaction, rollback and recovery. All changes come true, or none."""

@@ -1,0 +1,150 @@
+"""Applying a commit: staged; from then on interruptions wait; exchanged with the workspace's; finished.
+
+The workspace comes first, all or nothing. Then the changes leave the upper; the view shows the same content
+from the workspace. `between` is the point from which no interruption counts: everything is staged, nothing is
+changed yet, and the caller holds interruptions back from there.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+
+from sandboxfs.commit.build import INDEX, UPPER, ActionBuilder
+from sandboxfs.commit.finish import ReviewOutcome, ReviewTarget, edit_plan, finish
+from sandboxfs.commit.plan import Plan
+from sandboxfs.commit.records import COMMIT, CommitRecord, RecordSummary
+from sandboxfs.commit.stage import CHANGING
+from sandboxfs.commit.transaction import Progress, Transaction
+from sandboxfs.commit.upper_edits import SEEN, Rewrite, UpperFollower, keep_start, replaced_parts, replacement
+from sandboxfs.hostfs.identity import ConcurrentChange
+from sandboxfs.paths import MovedPaths, quoted
+from sandboxfs.review.change import ChangeKind
+from sandboxfs.review.summary import without_implied
+from sandboxfs.upper.edits import Operation, Rebase
+
+
+def no_progress(done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def apply_plan(
+    site: ReviewTarget,
+    plan: Plan,
+    *,
+    message: str | None = None,
+    progress: Progress = no_progress,
+    between: Callable[[], None] = lambda: None,
+) -> ReviewOutcome:
+    """Carry out *plan*; on `ConcurrentChange` or OSError nothing is changed.
+
+    *between* is called when everything is staged and nothing is changed.
+    """
+    record = site.records.new(RecordSummary.now(COMMIT, tuple(_changes(plan)), message))
+    transaction = Transaction(
+        site.workspace, record, {UPPER: site.upper, INDEX: site.index}, progress=progress
+    )
+    try:
+        builder = ActionBuilder(plan.survey, plan.items, plan.mounts)
+        transaction.prepare(builder.actions, _times(plan))
+        operations = _operations(plan, transaction, builder, record)
+        starts = list(_starts(plan, builder.moved, record))
+        between()
+        more = {"parts": replaced_parts(record, operations), "starts": starts} | _conflicts(plan)
+        transaction.apply(edit_plan(record.number, operations) | more)
+    except BaseException as error:
+        give_up(site, record, transaction, error)
+        raise
+    with record:
+        return finish(site, record)
+
+
+def _conflicts(plan: Plan) -> dict[str, object]:
+    """The places of conflicts that were decided: an undo makes them conflicts again."""
+    found = [one for one in plan.findings if one.conflict is not None]
+    places = dict.fromkeys(place for one in found for place in (one.path, one.lower_path))
+    return {"conflicts": [os.fsdecode(place) for place in places]}
+
+
+def _starts(plan: Plan, moved: MovedPaths, record: CommitRecord) -> Iterator[list[str]]:
+    """Keep the baseline entries of conflicts whose path leaves the workspace: the baseline forgets them."""
+    for number, finding in enumerate(plan.findings):
+        gone = finding.kind is ChangeKind.DELETED or (
+            finding.kind is ChangeKind.RENAMED and not finding.is_dir
+        )
+        name = b"start-%d" % number
+        if gone and finding.conflict is not None and keep_start(plan.survey, record, finding, name):
+            yield [os.fsdecode(one) for one in (finding.path, moved(finding.lower_path), name + SEEN)]
+
+
+def _changes(plan: Plan) -> Iterator[tuple[bytes, str]]:
+    """The changes that the record lists: those applied, and those made in the sandbox alone."""
+    for finding in without_implied(plan.findings):
+        yield finding.path, finding.kind.value
+    for finding in without_implied(list(plan.drops)):
+        yield finding.path, "dropped"
+    for word, rewrites in (("trimmed", plan.trims), ("marked", plan.marks)):
+        for rewrite in rewrites:
+            yield rewrite.finding.path, word
+
+
+def give_up(site: ReviewTarget, record: CommitRecord, transaction: Transaction, error: BaseException) -> None:
+    """Take back an unapplied transaction; note paths left alone on the *error* that led to this."""
+    if record.is_applied:
+        record.close()
+        error.add_note("the workspace is done; the next commit, discard or undo finishes the rest")
+        return
+    transaction.take_back()
+    for kept in transaction.kept:
+        where = "" if kept.name is None else f"; what it had is in commits/{record.number}/pre"
+        error.add_note(f"left alone: {quoted(kept.path)}, which changed meanwhile{where}")
+    if transaction.kept:
+        record.close()
+    else:
+        site.records.remove(record)
+
+
+def _times(plan: Plan) -> Callable[[bytes], tuple[int, int] | None]:
+    """The times of directories in which names change: those that the view shows for them."""
+    upper = plan.survey.view.upper
+
+    def times(path: bytes) -> tuple[int, int] | None:
+        directory = upper.get(path)
+        return None if directory is None else (directory.status.st_atime_ns, directory.status.st_mtime_ns)
+
+    return times
+
+
+def _operations(
+    plan: Plan, transaction: Transaction, builder: ActionBuilder, record: CommitRecord
+) -> list[Operation]:
+    partly = [item.finding for item in plan.items if not item.whole]
+    copies = [twin for found in builder.twins.values() for twin in found]
+    applied = UpperFollower(plan.survey, plan.findings, transaction.originals)
+    operations = applied.applied(partly, copies)
+    operations += UpperFollower(plan.survey, plan.drops, besides=plan.findings).dropped()
+    for number, mark in enumerate(plan.marks):
+        operations += _marked(plan, mark, b"mark-%d" % number, builder.moved, record)
+    for number, rest in enumerate(plan.rests):
+        operations += _kept_up(plan, rest, b"rest-%d" % number, record)
+    for number, rest in enumerate(plan.trims):
+        operations += replacement(plan.survey, record, rest, b"part-%d" % number)
+    return operations
+
+
+def _kept_up(plan: Plan, rest: Rewrite, name: bytes, record: CommitRecord) -> list[Operation]:
+    """Replace the whole text in the upper by the rest of it, which has the workspace's edits merged in."""
+    put = replacement(plan.survey, record, rest, name)
+    if not put:
+        raise ConcurrentChange(rest.finding.path, CHANGING)
+    keep_start(plan.survey, record, rest.finding, name)
+    return put
+
+
+def _marked(
+    plan: Plan, mark: Rewrite, name: bytes, moved: MovedPaths, record: CommitRecord
+) -> list[Operation]:
+    """Replace the sandbox's text by one with conflict markers, whose baseline is the workspace's text."""
+    put = replacement(plan.survey, record, mark, name)
+    if not put:
+        return []
+    keep_start(plan.survey, record, mark.finding, name)
+    return [*put, Rebase(mark.finding.path, moved(mark.finding.lower_path), marked=True)]

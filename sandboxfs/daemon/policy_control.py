@@ -1,0 +1,180 @@
+"""Policy control: the policy in force in this session, changed while programs work.
+
+A policy change is for the session only, and takes effect for everything at once: the guard decides by the new
+policy from the next request on, open handles are decided again, and the kernel drops the names and pages that
+are no longer allowed. Only then is the request answered. Where a rule holds changes, the session's rules are
+written down before, for reviews (`state/session_rules`).
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import trio
+
+from sandboxfs.control.control_socket import Request
+from sandboxfs.daemon.control_peers import Peer, Turn
+from sandboxfs.daemon.control_server import Handler
+from sandboxfs.daemon.lasting_tasks import in_a_thread
+from sandboxfs.daemon.session_log import SessionJournal
+from sandboxfs.errors import UsageError
+from sandboxfs.overlay.decisions import ShownInode
+from sandboxfs.overlay.guard import Guard
+from sandboxfs.paths import quoted
+from sandboxfs.policy.compiled import Compiled
+from sandboxfs.policy.explain import described_explanation, described_rule, explain, present_in
+from sandboxfs.policy.model import Access, Mode, Policy, Rule, RuleSource, SourceKind
+from sandboxfs.policy.sources import parse_mode, rule_for_path
+from sandboxfs.state.session_rules import begin_session_rules, write_session_rules
+
+Invalidate = Callable[[list[ShownInode]], None]
+# Seconds that a policy change waits for the one before: less than a command waits for its answer.
+_PATIENCE = 8.0
+
+
+class PolicyControl:
+    """The policy of one session."""
+
+    def __init__(
+        self, policy: Policy, workspace: Path, journal: SessionJournal, home: Path | None = None
+    ) -> None:
+        """Begin with *policy*; rules for reviews are kept in *home*, the directory of the sandbox."""
+        self.policy = policy
+        self._home = home
+        self._held_before = () if home is None else begin_session_rules(home)
+        self.journal = journal
+        self._workspace = workspace
+        self._began = time.monotonic()
+        self._changing = Turn(_PATIENCE)
+        self._guard: Guard | None = None
+        self._invalidate: Invalidate | None = None
+        # Called when another policy has come into force.
+        self.changed: Callable[[], None] = lambda: None
+
+    def compiled(self) -> Compiled:
+        return Compiled(self.policy, str(self._workspace))
+
+    def serve(self, guard: Guard, invalidate: Invalidate) -> None:
+        """Apply changes to *guard* from now on; *invalidate* makes the kernel forget inodes, and may wait."""
+        self._guard = guard
+        self._invalidate = invalidate
+
+    async def change(
+        self, changed_by: Callable[[Policy], Policy], verb: str, peer: Peer, rule: Rule | None = None
+    ) -> None:
+        """Change the policy; return when nothing is decided or shown by the old policy any more.
+
+        Concurrent requests are carried out one after the other, each on the policy that the one before left.
+        The audit log records that *peer* asked for *verb*, perhaps with a *rule*.
+        """
+        async with self._changing.taken(verb, peer.pid):
+            policy = changed_by(self.policy)
+            compiled = Compiled(policy, str(self._workspace))
+            if policy.rules != self.policy.rules:
+                await in_a_thread(self._keep, policy)
+            if policy != self.policy:
+                self.journal.policy_changed(verb, policy, peer.pid, peer.uid, rule)
+            if self._guard is None or self._invalidate is None:
+                self.policy = policy
+                return
+            closing = self._guard.closed_by(compiled)
+            if closing:
+                # Stores through memory maps up to now still count: the kernel writes dirty pages back first.
+                await in_a_thread(self._invalidate, closing)
+            self.policy = policy
+            changed = self._guard.set_policy(compiled)
+            self.changed()
+            if changed:
+                # In a thread: the kernel may make the call wait for a request that this thread has to answer.
+                await in_a_thread(self._invalidate, changed)
+
+    def _keep(self, policy: Policy) -> None:
+        """Write the session's rules down for reviews, where any rule holds changes."""
+        named = {rule.pattern for rule in policy.rules if rule.source.kind is SourceKind.RUNTIME}
+        # What an earlier session held stays held until this one says otherwise about the same path.
+        before = tuple(rule for rule in self._held_before if rule.pattern not in named)
+        holding = policy.may_hold or self.policy.may_hold or any(rule.may_hold for rule in self._held_before)
+        if self._home is None or not holding:
+            return
+        try:
+            write_session_rules(self._home, (*policy.rules, *before))
+        except OSError as error:
+            raise UsageError(f"the rule cannot be kept for reviews: {error}") from error
+
+    # Verbs
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "status": self.status,
+            "rules": self.rules,
+            "allow": self.allow,
+            "ro": self.set_mode,
+            "rw": self.set_mode,
+            "enable": self.enable,
+            "disable": self.enable,
+            "why": self.why,
+        }
+
+    async def allow(self, request: Request, peer: Peer) -> object:
+        mode = parse_mode(request.optional_text("mode") or Mode.RW.value, "allow")
+        path = _path(request)
+        # In a thread: the path may lead through the daemon's own mount, whose requests this thread answers.
+        rule = await trio.to_thread.run_sync(
+            rule_for_path, path, mode, RuleSource(SourceKind.RUNTIME), str(self._workspace)
+        )
+        if rule is None:
+            raise UsageError(
+                f"{quoted(path)} is not in the workspace {quoted(self._workspace)}",
+                hint="a sandbox serves one workspace; mount another for other places",
+            )
+        await self.change(lambda policy: policy.with_runtime_rule(rule), request.verb, peer, rule)
+        hits = self.journal.hits().get(rule, 0)
+        return self._in_force() | {"rule": described_rule(rule) | {"hits": hits}}
+
+    async def set_mode(self, request: Request, peer: Peer) -> object:
+        await self.change(lambda policy: policy.with_mode(Mode(request.verb)), request.verb, peer)
+        return self._in_force()
+
+    async def enable(self, request: Request, peer: Peer) -> object:
+        enabled = request.verb == "enable"
+        await self.change(lambda policy: replace(policy, enabled=enabled), request.verb, peer)
+        return self._in_force()
+
+    def rules(self, request: Request, peer: Peer) -> object:
+        return self._in_force()
+
+    def status(self, request: Request, peer: Peer) -> object:
+        counters = dict(self.journal.counters)
+        return self._in_force() | {"counters": counters, "uptime": time.monotonic() - self._began}
+
+    async def why(self, request: Request, peer: Peer) -> object:
+        path = _path(request)
+        try:
+            access = Access(request.optional_text("access") or Access.READ.value)
+        except ValueError as error:
+            raise UsageError("'access' of 'why' is read, write, delete or execute") from error
+        try:
+            # In a thread: the workspace may be slow, and the daemon's own mount may lie inside.
+            exists = await trio.to_thread.run_sync(present_in, self._workspace, path)
+        except ValueError as error:
+            raise UsageError(f"'path' of 'why' is a path inside the workspace, not {quoted(path)}") from error
+        return described_explanation(
+            explain(self.policy, path, access, root=str(self._workspace), exists=exists)
+        )
+
+    def _in_force(self) -> dict[str, object]:
+        hits = self.journal.hits()
+        rules = (*self.policy.rules, self.policy.root_rule)
+        return {
+            "mode": self.policy.mode.value,
+            "enabled": self.policy.enabled,
+            "rules": [described_rule(rule) | {"hits": hits.get(rule, 0)} for rule in rules],
+        }
+
+
+def _path(request: Request) -> str:
+    path = request.text("path")
+    if not path or "\0" in path:
+        raise UsageError(f"'path' of '{request.verb}' is no path: {quoted(path)}")
+    return path

@@ -1,0 +1,363 @@
+"""Question control: questions and grants over the control socket, and the clock that ends them.
+
+A connection that follows counts as somebody who can be asked for as long as it lasts. What a follower has not
+taken is kept for a while; a follower that takes nothing is let go, and is nobody any more.
+"""
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from sandboxfs.control.control_socket import Request
+from sandboxfs.daemon.control_peers import Peer
+from sandboxfs.daemon.control_server import Handler
+from sandboxfs.daemon.lasting_tasks import in_a_thread
+from sandboxfs.daemon.program_lookup import arguments
+from sandboxfs.daemon.questions import (
+    Answerer,
+    ClosedQuestion,
+    GivenAnswer,
+    Outcome,
+    PendingQuestion,
+    ProgramSeen,
+    Questions,
+    StandingGrant,
+    over_as_json,
+)
+from sandboxfs.errors import SandboxBusy, UsageError
+from sandboxfs.overlay.decisions import ShownInode
+from sandboxfs.policy.explain import described_rule
+from sandboxfs.policy.grants import (
+    Audience,
+    ProcessMark,
+    Recipient,
+    duration_of,
+    extent_of,
+)
+from sandboxfs.state.audit_record import process_of
+
+MOST_FOLLOWERS = 8
+# Events that wait for a follower.
+_EVENTS = 256
+_LONGEST_REASON = 1000
+# Seconds between two looks at the clock, and for finding out how a program was called.
+_TICK = 0.1
+_PATIENCE = 0.5
+
+Withdraw = Callable[[set[int]], list[ShownInode]]
+Invalidate = Callable[[list[ShownInode]], None]
+
+
+class _Told(NamedTuple):
+    """Something that happened to a question."""
+
+    question: PendingQuestion
+    closed: ClosedQuestion | None
+
+
+class QuestionControl:
+    """The questions of one session, for persons."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+        self._channels: set[trio.MemorySendChannel[_Told]] = set()
+        self._withdraw: Withdraw = lambda grants: []
+        self._invalidate: Invalidate = lambda shown: None
+        self._outdated: list[ShownInode] = []
+        self._wake = trio.Event()
+        self._argv: dict[ProcessMark, str | None] = {}
+        questions.told.append(self._tell)
+        questions.withdrawn = self._withdrawn
+        questions.begun = self._rouse
+
+    def serve(self, withdraw: Withdraw, invalidate: Invalidate) -> None:
+        """Have files decided again by *withdraw*, and their pages dropped by *invalidate*, which may wait."""
+        self._withdraw, self._invalidate = withdraw, invalidate
+
+    async def run(self) -> None:
+        """End by the clock what is over."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._questions.needs_ticks or self._outdated:
+                await trio.sleep(_TICK)
+                self._questions.tick()
+                await self._drop_pages()
+
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "asks": self.asks,
+            "reading": self.reading,
+            "answer": self.answer,
+            "grants": self.grants,
+            "revoke": self.revoke,
+        }
+
+    # Verbs
+
+    def asks(self, request: Request, peer: Peer) -> object:
+        if not request.flag("follow"):
+            return self._list()
+        if len(self._channels) >= MOST_FOLLOWERS:
+            raise SandboxBusy(f"{MOST_FOLLOWERS} connections follow the questions already")
+        return self._follow()
+
+    async def reading(self, request: Request, peer: Peer) -> object:
+        question = self._questions.find(_number(request, "id"))
+        now = trio.current_time()
+        if request.flag("over"):
+            question.unread(now)
+        else:
+            question.read(now)
+        return {"question": await self._described(question)}
+
+    async def answer(self, request: Request, peer: Peer) -> object:
+        question = self._questions.find(_number(request, "id"))
+        described = await self._described(question)
+        # Another answer may have come meanwhile: then this one is refused.
+        standing = self._questions.answer(question.number, _answer_in(request, question, peer))
+        grant = None if standing is None else self._described_grant(standing)
+        return {"question": described, "decision": request.text("decision"), "grant": grant}
+
+    def grants(self, request: Request, peer: Peer) -> object:
+        return {"grants": [self._described_grant(one) for one in self._questions.grants()]}
+
+    async def revoke(self, request: Request, peer: Peer) -> object:
+        if request.flag("all"):
+            numbers = {standing.grant.number for standing in self._questions.grants()}
+        else:
+            numbers = {_number(request, "id")}
+        gone = self._questions.revoke(numbers)
+        await self._drop_pages()
+        return {"revoked": [self._described_grant(one) for one in gone]}
+
+    # Following
+
+    async def _list(self) -> object:
+        return {
+            "questions": [await self._described(one) for one in self._questions.asked()],
+            "followers": self._questions.followers,
+        }
+
+    async def _follow(self) -> AsyncIterator[object]:
+        send, receive = trio.open_memory_channel[_Told](_EVENTS)
+        self._channels.add(send)
+        self._questions.follow()
+        try:
+            questions = [await self._described(one) for one in self._questions.asked()]
+            yield {"event": "begin", "questions": questions}
+            async for told in receive:
+                if told.closed is not None:
+                    yield over_as_json(told.closed)
+                elif told.question.number not in self._questions.over:
+                    yield {"event": "question", "question": await self._described(told.question)}
+        finally:
+            self._channels.discard(send)
+            self._questions.unfollow()
+
+    def _tell(self, question: PendingQuestion, closed: ClosedQuestion | None) -> None:
+        for channel in list(self._channels):
+            try:
+                channel.send_nowait(_Told(question, closed))
+            except trio.WouldBlock:
+                # The follower takes nothing: the end of its events ends the connection.
+                self._channels.discard(channel)
+                channel.close()
+
+    def _rouse(self) -> None:
+        self._wake.set()
+
+    def _withdrawn(self, grants: set[int]) -> None:
+        self._outdated += self._withdraw(grants)
+
+    async def _drop_pages(self) -> None:
+        """Have the kernel drop the pages of files that are decided again."""
+        outdated, self._outdated = self._outdated, []
+        if outdated:
+            # In a thread: the kernel may make the call wait for a request that this thread has to answer.
+            await in_a_thread(self._invalidate, outdated)
+
+    # Descriptions
+
+    async def _described(self, question: PendingQuestion) -> dict[str, object]:
+        attempt = question.attempt
+        remaining = self._questions.remaining(question)
+        programs = [await self._program(one) for one in question.line]
+        none = {"pid": None, "exe": None, "argv0": None, "command": None}
+        return {
+            "id": question.number,
+            "access": attempt.access.value,
+            **_path(attempt.path),
+            "more": len(question.paths) - 1,
+            "directory": question.key.directory,
+            "content": attempt.content,
+            "rule": described_rule(attempt.rule),
+            "program": {**(programs[0] if programs else none), "parents": programs[1:]},
+            "requests": len(question.waits),
+            "since": _time(trio.current_time() - question.asked_at),
+            "remaining": None if remaining is None else round(remaining, 1),
+        }
+
+    async def _program(self, program: ProgramSeen) -> dict[str, object]:
+        mark = ProcessMark(program.pid, program.started)
+        if mark not in self._argv:
+            if len(self._argv) > _EVENTS:
+                self._argv.clear()
+            self._argv[mark] = None
+            with trio.move_on_after(_PATIENCE):
+                # The arguments of a process may lie in this mount, which this thread serves.
+                self._argv[mark] = await trio.to_thread.run_sync(arguments, mark, abandon_on_cancel=True)
+        return {
+            "pid": program.pid,
+            "exe": program.exe,
+            "argv0": self._argv.get(mark),
+            "command": program.command,
+        }
+
+    def _described_grant(self, standing: StandingGrant) -> dict[str, object]:
+        grant = standing.grant
+        left = self._questions.seconds_left(grant)
+        root = grant.recipient.root
+        return {
+            "id": grant.number,
+            "decision": "allow" if grant.allows else "deny",
+            "access": grant.access.value,
+            "for": grant.extent.value,
+            **_path(grant.target),
+            "rule": described_rule(grant.rule),
+            "who": grant.recipient.audience.value,
+            "exe": grant.recipient.exe,
+            "pid": None if root is None else root.pid,
+            "reason": grant.reason,
+            "question": standing.question,
+            "since": _time(trio.current_time() - standing.since),
+            "remaining": None if left is None else round(left, 1),
+            "hits": standing.hits,
+            "open": standing.open,
+        }
+
+
+def _answer_in(request: Request, question: PendingQuestion, peer: Peer) -> GivenAnswer:
+    """Read the arguments of `answer`."""
+    decision = request.text("decision")
+    if decision not in ("allow", "deny"):
+        raise UsageError("'decision' of 'answer' is 'allow' or 'deny'")
+    attempt = question.attempt
+    extent, target = extent_of(request.optional_text("for") or "once", attempt.path, attempt.content)
+    reason = request.optional_text("reason")
+    if reason is not None and (len(reason) > _LONGEST_REASON or not reason.isprintable()):
+        raise UsageError(f"'reason' is one line of at most {_LONGEST_REASON} printable characters")
+    process = process_of(peer.pid)
+    return GivenAnswer(
+        decision == "allow",
+        extent,
+        target,
+        duration_of(request.optional_text("during") or "session"),
+        _recipient(request.args, request, question),
+        reason,
+        Answerer(peer.pid, None if process is None else process.command),
+    )
+
+
+def _recipient(args: Mapping[str, object], request: Request, question: PendingQuestion) -> Recipient:
+    tree = args.get("tree", False)
+    if request.flag("program"):
+        if tree is not False:
+            raise UsageError("'program' and 'tree' of 'answer' exclude each other")
+        exe = question.line[0].exe if question.line else None
+        if exe is None:
+            raise UsageError("the program that asks cannot be told by its executable")
+        return Recipient(Audience.PROGRAM, exe=exe)
+    if tree is False or tree is None:
+        return Recipient()
+    for program in question.line:
+        if tree in (True, program.pid):
+            return Recipient(Audience.TREE, root=ProcessMark(program.pid, program.started))
+    raise UsageError("'tree' of 'answer' is true, or the number of the process that asks or of a parent")
+
+
+def _number(request: Request, key: str) -> int:
+    value = request.args.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"'{request.verb}' needs '{key}', a whole number")
+    return value
+
+
+def _path(path: str) -> dict[str, object]:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return {"path": path, "path_bytes": os.fsencode(path).hex()}
+    return {"path": path}
+
+
+def _time(ago: float) -> str:
+    when = datetime.fromtimestamp(time.time() - ago, UTC)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_LATER = "open it again when a person follows the questions: ask for that"
+# What each end of a question means to the program: whether opening again makes sense, and what to do.
+_ADVICE = {
+    Outcome.ALLOWED: (True, "open it again if you have not read it"),
+    Outcome.DENIED: (False, "do without it: a person said no"),
+    Outcome.TIMEOUT: (True, _LATER),
+    Outcome.WITHDRAWN: (True, _LATER),
+    Outcome.ENDED: (False, "the session ends"),
+}
+
+
+class RequestFiles:
+    """The files of `.sandboxfs/requests`: what became of each question, for the program that waits for it."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+
+    def numbers(self) -> list[int]:
+        waiting = [question.number for question in self._questions.asked()]
+        return sorted([*waiting, *(closed.question.number for closed in self._questions.ended())])
+
+    def report(self, number: int) -> bytes | None:
+        for question in self._questions.asked():
+            if question.number == number:
+                return _report(question, "waiting", None, False, "a person is asked; opening it waits")
+        for closed in self._questions.ended():
+            if closed.question.number == number:
+                retry, advice = _ADVICE[closed.outcome]
+                return _report(closed.question, closed.outcome.value, closed.reason, retry, advice)
+        return None
+
+
+def _report(question: PendingQuestion, state: str, reason: str | None, retry: bool, advice: str) -> bytes:
+    attempt = question.attempt
+    described = {
+        "id": question.number,
+        "state": state,
+        "access": attempt.access.value,
+        **_path(attempt.path),
+        "rule": described_rule(attempt.rule),
+        "reason": reason,
+        "retry": retry,
+        "advice": advice,
+    }
+    return json.dumps(described, indent=1).encode() + b"\n"
+
+
+_LIMITS = "default_request_timeout", "max_request_timeout"
+
+
+def kernel_limit(directory: Path = Path("/proc/sys/fs/fuse")) -> float | None:
+    """Return the seconds after which the kernel ends a mount with an unanswered request; None without any."""
+    limits = []
+    for name in _LIMITS:
+        try:
+            limits.append(int((directory / name).read_text()))
+        except (OSError, ValueError):
+            continue
+    return min((float(limit) for limit in limits if limit > 0), default=None)

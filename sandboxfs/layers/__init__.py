@@ -1,1 +1,0 @@
-"""Where do the bytes live? Host directories, reached only through directory descriptors."""

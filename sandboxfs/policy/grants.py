@@ -1,0 +1,168 @@
+"""Grants: what stays allowed, or refused, because a person answered a question.
+
+A rule whose ruling is `Ruling.ASK` leaves a decision to a person. The answer may stay: for one path, a
+directory, a pattern or one content, for a time, and for anybody, one program or one process tree. A grant
+belongs to the rule that asked and to the access that was asked about, so that it never loosens another rule.
+
+"This program" is known by its executable. That is a convenience, not a boundary: any program can start a
+`cat` that was granted something.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sandboxfs.errors import UsageError
+from sandboxfs.paths import quoted
+from sandboxfs.policy.explain import names_of
+from sandboxfs.policy.model import Access, Rule
+from sandboxfs.policy.patterns import PatternError, covers_path, parse, within
+
+
+class Extent(StrEnum):
+    """The paths that an answer is for."""
+
+    ONCE = "once"
+    PATH = "path"
+    DIRECTORY = "directory"
+    GLOB = "glob"
+    CONTENT = "content"
+
+
+class Audience(StrEnum):
+    """The processes that an answer is for."""
+
+    ANYBODY = "anybody"
+    PROGRAM = "program"
+    TREE = "tree"
+
+
+@dataclass(frozen=True)
+class ProcessMark:
+    """One process: a number alone may be given to another process."""
+
+    pid: int
+    started: int
+
+
+@dataclass(frozen=True)
+class Asker:
+    """The process that opens a file: its executable, and itself and its parents, the nearest first."""
+
+    exe: str | None
+    line: tuple[ProcessMark, ...]
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """Whom a grant is for: *exe* of a program, *root* of a process tree."""
+
+    audience: Audience = Audience.ANYBODY
+    exe: str | None = None
+    root: ProcessMark | None = None
+
+    def includes(self, asker: Callable[[], Asker]) -> bool:
+        """Tell whether a process is meant; *asker* is called only where that is needed."""
+        match self.audience:
+            case Audience.ANYBODY:
+                return True
+            case Audience.PROGRAM:
+                return self.exe is not None and asker().exe == self.exe
+            case Audience.TREE:
+                return self.root in asker().line
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An access that a rule asks about. *path* is relative to *root*; *content*: a new program's digest."""
+
+    access: Access
+    rule: Rule
+    path: str
+    root: str
+    content: str | None = None
+
+
+@dataclass(frozen=True)
+class Grant:
+    """An answer that stays. *target* is what the *extent* names; *until* is on the clock of the session.
+
+    A grant of `Extent.ONCE` covers no further attempt: it stands for the files that were opened by it.
+    """
+
+    number: int
+    allows: bool
+    access: Access
+    rule: Rule
+    extent: Extent
+    target: str
+    recipient: Recipient = Recipient()
+    until: float | None = None
+    reason: str | None = None
+
+    def covers(self, attempt: Attempt, asker: Callable[[], Asker]) -> bool:
+        """Tell whether the grant decides about an attempt of a process."""
+        return (
+            attempt.access is self.access
+            and attempt.rule == self.rule
+            and (attempt.content == self.target if self.extent is Extent.CONTENT else self.names(attempt))
+            and self.recipient.includes(asker)
+        )
+
+    def names(self, attempt: Attempt) -> bool:
+        """Tell whether the grant is about the path of an attempt."""
+        match self.extent:
+            case Extent.PATH:
+                return attempt.path == self.target
+            case Extent.DIRECTORY:
+                return is_in(attempt.path, self.target)
+            case Extent.GLOB:
+                meaning = within(parse(self.target), attempt.root)
+                return any(covers_path(pattern, names_of(attempt.path), False) for pattern in meaning)
+            case _:
+                return False
+
+
+def is_in(path: str, directory: str) -> bool:
+    """Tell whether a relative path is below a directory; an empty directory is the root."""
+    return not directory or path.startswith(directory + "/")
+
+
+def directory_of(path: str) -> str:
+    """Return the directory of a relative path; empty for the root."""
+    return path.rpartition("/")[0]
+
+
+def extent_of(word: str, path: str, content: str | None) -> tuple[Extent, str]:
+    """Read what an answer is for, where *path* was shown: the extent, and what it names."""
+    match word:
+        case Extent.ONCE | Extent.PATH:
+            return Extent(word), path
+        case Extent.DIRECTORY:
+            return Extent.DIRECTORY, directory_of(path)
+        case Extent.CONTENT:
+            if content is None:
+                raise UsageError("'for' is 'content' only where a new program is to be executed")
+            return Extent.CONTENT, content
+        case _:
+            try:
+                parse(word)
+            except PatternError as error:
+                raise UsageError(f"'for' {quoted(word)}: {error}") from error
+            return Extent.GLOB, word
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+LASTING = ("session", "always")
+
+
+def duration_of(word: str) -> float | None:
+    """Read for how long an answer holds, in seconds; None for as long as the session lasts."""
+    if word in LASTING:
+        return None
+    number, unit = word[:-1], word[-1:]
+    if not (number.isascii() and number.isdigit() and unit in _UNITS and 0 < int(number) < 1_000_000):
+        raise UsageError(
+            f"'during' is 'session', 'always' or a duration as '90s', '30m' or '2h', not {quoted(word)}"
+        )
+    return float(int(number) * _UNITS[unit])

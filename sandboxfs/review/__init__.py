@@ -1,0 +1,1 @@
+"""Review: the changes of a sandbox, found, compared, merged, flagged and shown."""

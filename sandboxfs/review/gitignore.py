@@ -1,0 +1,291 @@
+"""Git's ignore rules: the `.gitignore` of every directory on the way to a path, and rules for everywhere.
+
+Within one file the last match wins, a deeper file wins over those above and over the rules for everywhere,
+and nothing below an ignored directory can be brought back. An ignore file is read once, for the first
+question about a path below it.
+"""
+
+import re
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Reader = Callable[[bytes], bytes | None]
+Matcher = Callable[[bytes], bool]
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# No path is as long as a longer pattern needs; such patterns count as matching nothing.
+_LONGEST = 8192
+_SPECIAL = re.compile(rb"[*?\[\\]")
+_NAMED_CLASS = re.compile(rb"\[:([^]]*)]")
+_CLASSES: dict[bytes, set[int]] = {
+    name: set(letters.encode())
+    for name, letters in {
+        b"alnum": string.ascii_letters + string.digits,
+        b"alpha": string.ascii_letters,
+        b"blank": " \t",
+        b"cntrl": "".join(map(chr, [*range(1, 32), 127])),
+        b"digit": string.digits,
+        b"graph": string.ascii_letters + string.digits + string.punctuation,
+        b"lower": string.ascii_lowercase,
+        b"print": string.ascii_letters + string.digits + string.punctuation + " ",
+        b"punct": string.punctuation,
+        b"space": " \t\n\r",
+        b"upper": string.ascii_uppercase,
+        b"xdigit": string.hexdigits,
+    }.items()
+}
+# The tokens of a pattern, besides pieces of regular expression that match a fixed number of bytes.
+_STAR, _DIRECTORIES, _SLASHED = b"*", b"**/", b"**\\/"
+
+
+@dataclass(frozen=True)
+class IgnorePattern:
+    """One line of an ignore file."""
+
+    matches: Matcher
+    negated: bool
+    directories_only: bool
+    names_only: bool
+
+    def applies(self, name: bytes, below: bytes, is_dir: bool) -> bool:
+        """Whether the pattern matches *name*; *below* is its path from the directory of the ignore file."""
+        return (is_dir or not self.directories_only) and self.matches(name if self.names_only else below)
+
+
+def parse_patterns(text: bytes) -> list[IgnorePattern]:
+    """Return the patterns of an ignore file, in order."""
+    patterns = []
+    for line in text.removeprefix(_BYTE_ORDER_MARK).split(b"\n"):
+        pattern = _parse(line.removesuffix(b"\r"))
+        if pattern is not None:
+            patterns.append(pattern)
+    return patterns
+
+
+def _parse(line: bytes) -> IgnorePattern | None:
+    # Git reads a line as a C string.
+    line = _without_trailing_spaces(line.split(b"\0")[0])
+    if not line or line.startswith(b"#"):
+        return None
+    negated = line.startswith(b"!")
+    body = line[negated:]
+    directories_only = body.endswith(b"/")
+    body = body.removesuffix(b"/")
+    names_only = b"/" not in body
+    if not names_only:
+        body = body.removeprefix(b"/")
+    if not body:
+        return None
+    return IgnorePattern(compile_wildcard(body), negated, directories_only, names_only)
+
+
+def _without_trailing_spaces(line: bytes) -> bytes:
+    """Drop the spaces at the end of *line* that no backslash protects."""
+    end = 0
+    index = 0
+    while index < len(line):
+        if line[index : index + 1] == b"\\":
+            index += 1
+            end = index + 1
+        elif line[index : index + 1] != b" ":
+            end = index + 1
+        index += 1
+    return line[:end]
+
+
+class IgnoreRules:
+    """The ignore files of one tree, read as they are needed."""
+
+    def __init__(self, reader: Reader, everywhere: bytes = b"") -> None:
+        """Read ignore files by *reader*, which returns the bytes of a file, or None for an absent file.
+
+        *everywhere* is the text of further rules; later rules win over earlier ones.
+        """
+        self._reader = reader
+        self._patterns: dict[bytes, list[IgnorePattern]] = {}
+        self._directories: dict[bytes, bool] = {b"": False}
+        self._everywhere = parse_patterns(everywhere)
+
+    def ignored(self, path: bytes, is_dir: bool) -> bool:
+        """Whether git would ignore *path*, relative to the top of the tree, if *path* were not tracked."""
+        path = path.strip(b"/")
+        if path in self._directories and is_dir:
+            return self._directories[path]
+        parent, _, name = path.rpartition(b"/")
+        verdict = self._inside_ignored(parent) or self._matched(path, parent, name, is_dir)
+        if is_dir:
+            self._directories[path] = verdict
+        return verdict
+
+    def _inside_ignored(self, parent: bytes) -> bool:
+        """Whether *parent* or a directory above it is ignored; asked from the top down, at any depth."""
+        if parent in self._directories:
+            return self._directories[parent]
+        at = parent.find(b"/")
+        while at >= 0:
+            if self.ignored(parent[:at], True):
+                return True
+            at = parent.find(b"/", at + 1)
+        return self.ignored(parent, True)
+
+    def _matched(self, path: bytes, parent: bytes, name: bytes, is_dir: bool) -> bool:
+        directory = parent
+        while True:
+            below = path[len(directory) + 1 :] if directory else path
+            for pattern in reversed(self._of(directory)):
+                if pattern.applies(name, below, is_dir):
+                    return not pattern.negated
+            if not directory:
+                break
+            directory = directory.rpartition(b"/")[0]
+        for pattern in reversed(self._everywhere):
+            if pattern.applies(name, path, is_dir):
+                return not pattern.negated
+        return False
+
+    def _of(self, directory: bytes) -> list[IgnorePattern]:
+        if directory not in self._patterns:
+            self._patterns[directory] = self._read(directory + b"/.gitignore" if directory else b".gitignore")
+        return self._patterns[directory]
+
+    def _read(self, path: bytes) -> list[IgnorePattern]:
+        text = self._reader(path)
+        return [] if text is None else parse_patterns(text)
+
+
+def compile_wildcard(pattern: bytes) -> Matcher:
+    """Return a function that tells whether *pattern* matches the whole of a name or path."""
+    # Git compares the text before the first wildcard by itself, so a `**` right behind it counts as leading.
+    special = _SPECIAL.search(pattern)
+    if special is None:
+        return pattern.__eq__
+    expression = _expression(pattern[special.start() :]) if len(pattern) <= _LONGEST else None
+    if expression is None:
+        return _never
+    compiled = re.compile(re.escape(pattern[: special.start()]) + expression, re.DOTALL)
+    return lambda path: compiled.fullmatch(path) is not None
+
+
+def _never(_path: bytes) -> bool:
+    return False
+
+
+def _expression(pattern: bytes) -> bytes | None:
+    """Translate *pattern* to a regular expression; None for a pattern that never matches (open bracket).
+
+    After every star but the last, the first match of the text that follows is as good as any later one. The
+    expression says so (atomic groups), which keeps a hostile pattern from taking for ever.
+    """
+    tokens = _tokens(pattern)
+    if tokens is None:
+        return None
+    blocks: list[tuple[bytes, list[bytes]]] = [(b"", [])]
+    for token in tokens:
+        if token in (_DIRECTORIES, _SLASHED):
+            blocks.append((b"(?:.*?/)??" if token == _DIRECTORIES else b".*?/", []))
+        else:
+            blocks[-1][1].append(token)
+    *inner, (last_lead, last) = blocks
+    leading = [b"(?>%s%s)" % (lead, _block(block, final=False)) for lead, block in inner]
+    return b"".join(leading) + last_lead + _block(last, final=True)
+
+
+def _block(tokens: list[bytes], *, final: bool) -> bytes:
+    segments: list[list[bytes]] = [[]]
+    for token in tokens:
+        if token == _STAR:
+            segments.append([])
+        else:
+            segments[-1].append(token)
+    first, *rest = map(b"".join, segments)
+    if not rest:
+        return first
+    *middle, last = rest if final else [*rest, b""]
+    bound = b"".join(b"(?>[^/]*?%s)" % segment for segment in middle)
+    return first + bound + (b"[^/]*" + last if final else b"")
+
+
+def _tokens(pattern: bytes) -> list[bytes] | None:
+    tokens = []
+    at = 0
+    while at < len(pattern):
+        byte = pattern[at : at + 1]
+        if byte == b"*":
+            token, at = _stars(pattern, at)
+        elif byte == b"?":
+            token, at = b"[^/]", at + 1
+        elif byte == b"[":
+            members, at = _bracket(pattern, at + 1)
+            if members is None:
+                return None
+            token = _class(members)
+        else:
+            at += byte == b"\\"
+            if at == len(pattern):
+                return None
+            token, at = re.escape(pattern[at : at + 1]), at + 1
+        tokens.append(token)
+    return tokens
+
+
+def _stars(pattern: bytes, at: int) -> tuple[bytes, int]:
+    """Read the stars that start at *at*; two or more between slashes or ends cross directories."""
+    end = at
+    while pattern[end : end + 1] == b"*":
+        end += 1
+    if end - at == 1 or (at and pattern[at - 1 : at] != b"/"):
+        return _STAR, end
+    if pattern.startswith(b"/", end):
+        return _DIRECTORIES, end + 1
+    if pattern.startswith(b"\\/", end):
+        return _SLASHED, end + 2
+    return (b".*", end) if end == len(pattern) else (_STAR, end)
+
+
+def _bracket(pattern: bytes, at: int) -> tuple[set[int] | None, int]:
+    """Read the bracket expression whose inside starts at *at*; return its bytes and its end."""
+    negated = pattern[at : at + 1] in (b"!", b"^")
+    at += negated
+    start = at
+    members: set[int] = set()
+    previous: int | None = None
+    while at == start or pattern[at : at + 1] != b"]":
+        if (
+            previous is not None
+            and pattern[at : at + 1] == b"-"
+            and pattern[at + 1 : at + 2] not in (b"", b"]")
+        ):
+            last, at = _member(pattern, at + 1)
+            members |= set(range(previous, (-1 if last is None else last) + 1))
+            previous = None
+        elif pattern.startswith(b"[:", at) and not _literal_bracket(pattern, at):
+            named = _NAMED_CLASS.match(pattern, at)
+            letters = None if named is None else _CLASSES.get(named[1][:-1])
+            if named is None or letters is None:
+                return None, at
+            members |= letters
+            previous, at = None, named.end()
+        else:
+            previous, at = _member(pattern, at)
+            if previous is None:
+                return None, at
+            members.add(previous)
+    return set(range(256)) - members if negated else members, at + 1
+
+
+def _literal_bracket(pattern: bytes, at: int) -> bool:
+    """Whether a `]` without a colon closes the `[:` at *at*, which then names no class."""
+    named = _NAMED_CLASS.match(pattern, at)
+    return named is not None and not named[1].endswith(b":")
+
+
+def _member(pattern: bytes, at: int) -> tuple[int | None, int]:
+    """Read one byte of a bracket expression, which a backslash may protect."""
+    at += pattern[at : at + 1] == b"\\"
+    return (pattern[at], at + 1) if at < len(pattern) else (None, at)
+
+
+def _class(members: set[int]) -> bytes:
+    listed = b"".join(b"\\x%02x" % byte for byte in sorted(members - {ord("/")}))
+    return b"[" + listed + b"]" if listed else b"(?!)"

@@ -1,0 +1,335 @@
+"""The policy in force: asked of the daemon, changed for the session, and explained for one path.
+
+What comes over the socket is checked before it is believed: a daemon of another version may say other things.
+
+A change holds at once, also for files that are open, and lasts as long as the session. Nothing is written
+anywhere: the next mount starts from the files again.
+
+An access is explained by the daemon, which knows what was changed in the session, and where none serves by
+the sandbox's record. The view itself is not looked at.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from sandboxfs.codec import OPTIONAL, SPARSE, Malformed, decode, encode
+from sandboxfs.control.control_socket import DaemonBug, ask, control_address
+from sandboxfs.control.mount_table import SandboxStatus
+from sandboxfs.errors import DaemonLost, SandboxError, UsageError
+from sandboxfs.paths import counted, quoted
+from sandboxfs.policy.explain import Remedy, described_explanation, described_rule, explain, present_in
+from sandboxfs.policy.model import Access, Mode, SourceKind
+from sandboxfs.policy.sources import parse_mode
+from sandboxfs.service.events import CallerContext, Events
+from sandboxfs.service.resolve_policy import came_from, followed
+from sandboxfs.service.select import select_observed
+from sandboxfs.service.workspace import place_in
+from sandboxfs.state.locations import Locations
+from sandboxfs.state.store import SandboxRecord, Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ShownRule:
+    """A rule as a program is told of it; *hits* is None where nobody counts."""
+
+    pattern: str
+    mode: str
+    source: str
+    kind: str
+    hits: int | None = field(default=None, metadata=OPTIONAL)
+    hold: tuple[str, ...] = field(default=(), metadata=SPARSE)
+
+    def __str__(self) -> str:
+        return ", ".join([f"{self.pattern} = {self.mode}", *(f"hold {kind}" for kind in self.hold)])
+
+    def as_json(self) -> dict[str, object]:
+        return encode(self)
+
+
+@dataclass(frozen=True)
+class PolicyInForce:
+    """A policy as it is in force; the last of *rules* is the mode of what no other names."""
+
+    mode: str
+    enabled: bool
+    rules: tuple[ShownRule, ...]
+
+    def sentence(self) -> str:
+        """Say in one line what the policy comes to."""
+        if not self.enabled:
+            return "rules are off: nothing is refused, and changes stay in the sandbox"
+        word = "read-only" if self.mode == Mode.RO else "writable, in the sandbox"
+        mine = sum(
+            rule.kind not in (SourceKind.BUILT_IN.value, SourceKind.WORKSPACE.value) for rule in self.rules
+        )
+        others = sum(rule.kind == SourceKind.BUILT_IN.value for rule in self.rules)
+        rules = counted(mine, "rule")
+        ones = "one is" if (mine, others) == (0, 1) else "ones are"
+        named = f"; {rules} and {others} built-in {ones} asked before"
+        return f"mode {self.mode}: what no rule names is {word}{named}"
+
+
+@dataclass(frozen=True)
+class LivePolicy:
+    """The policy of a sandbox, and what its daemon counts.
+
+    *answering* is None when no daemon serves it. Unless it is true, the policy is that of the last mount and
+    *problem* says why nothing better is known.
+    """
+
+    policy: PolicyInForce
+    counters: dict[str, int]
+    answering: bool | None
+    problem: str | None = None
+
+
+def look(store: Store, sandbox: SandboxStatus, timeout: float) -> LivePolicy:
+    """Find out what is in force; never fails, and waits for the daemon no longer than *timeout* seconds."""
+    if sandbox.state != "mounted":
+        return LivePolicy(recorded(sandbox), {}, None)
+    try:
+        answer = ask_daemon(store, sandbox, "status", timeout=timeout)
+        return LivePolicy(in_force(answer), _counters(answer.get("counters")), answering=True)
+    except (SandboxError, DaemonBug) as error:
+        return LivePolicy(recorded(sandbox), {}, answering=False, problem=str(error))
+
+
+def _counters(found: object) -> dict[str, int]:
+    if not isinstance(found, dict):
+        return {}
+    return {str(word): count for word, count in found.items() if isinstance(count, int)}
+
+
+def recorded(sandbox: SandboxStatus) -> PolicyInForce:
+    """Return the policy as the sandbox was last mounted with."""
+    policy = sandbox.record.settings.policy
+    rules = (shown_rule(described_rule(rule)) for rule in (*policy.rules, policy.root_rule))
+    return PolicyInForce(policy.mode.value, policy.enabled, tuple(rules))
+
+
+def require_served(sandbox: SandboxStatus) -> None:
+    """Raise unless a daemon serves *sandbox*."""
+    if sandbox.state == "dead":
+        raise DaemonLost(
+            f"the daemon of sandbox '{sandbox.name}' died",
+            hint=f"'sandboxfs mount --name {sandbox.name}' recovers it",
+        )
+    if not sandbox.held:
+        raise UsageError(
+            f"sandbox '{sandbox.name}' is not mounted: its policy is that of its next mount",
+            hint=f"mount it first: 'sandboxfs mount --name {sandbox.name}'",
+        )
+
+
+def ask_daemon(
+    store: Store,
+    sandbox: SandboxStatus,
+    verb: str,
+    args: Mapping[str, object] | None = None,
+    timeout: float | None = None,
+) -> dict[str, object]:
+    """Ask the daemon of *sandbox*; the answer to every verb is an object."""
+    address = control_address(store.locations, sandbox.name)
+    more = {} if timeout is None else {"timeout": timeout}
+    answer = ask(address, verb, args, **more)
+    if not isinstance(answer, dict):
+        raise _senseless(verb)
+    return answer
+
+
+def in_force(answer: Mapping[str, object]) -> PolicyInForce:
+    """Read the policy that the daemon tells of."""
+    return _read(PolicyInForce, answer)
+
+
+def shown_rule(described: object) -> ShownRule:
+    """Read one rule that the daemon tells of."""
+    return _read(ShownRule, described)
+
+
+def _read(kind: type[T], answer: object) -> T:
+    try:
+        # A newer daemon may say more.
+        return decode(kind, answer, lenient=True)
+    except Malformed as error:
+        raise _senseless("rules") from error
+
+
+def _senseless(verb: str) -> DaemonLost:
+    return DaemonLost(
+        f"the daemon's answer to '{verb}' makes no sense",
+        hint="unmount and mount the sandbox to have it served by this version of sandboxfs",
+    )
+
+
+Switch = Literal["ro", "rw", "enable", "disable"]
+
+
+@dataclass(frozen=True)
+class SessionPolicy:
+    """The policy of a running session as its daemon tells of it; *answer* is what the daemon said."""
+
+    record: SandboxRecord
+    policy: PolicyInForce
+    answer: Mapping[str, object]
+
+    def as_json(self) -> dict[str, object]:
+        return {"name": self.record.name, "workspace": str(self.record.workspace), **self.answer}
+
+
+@dataclass(frozen=True)
+class AllowedPath(SessionPolicy):
+    """The policy after one path, *place* in the workspace, was given another *mode*."""
+
+    status: SandboxStatus
+    place: str
+    mode: Mode
+
+    @property
+    def rule(self) -> ShownRule:
+        """The rule that is asked before all others now."""
+        return shown_rule(self.answer.get("rule"))
+
+
+def rules_in_force(name: str | None, caller: CallerContext, events: Events) -> SessionPolicy:
+    """Return the rules of a running session, with how often each decided."""
+    store, sandbox = select_observed(name, caller, events, changing=False, served=True)
+    return SessionPolicy(sandbox.record, *_asked(store, sandbox, "rules"))
+
+
+def switch_policy(switch: Switch, name: str | None, caller: CallerContext, events: Events) -> SessionPolicy:
+    """Change the mode of what no rule names, or whether rules are enforced."""
+    store, sandbox = select_observed(name, caller, events, changing=True, served=True)
+    return SessionPolicy(sandbox.record, *_asked(store, sandbox, switch))
+
+
+def allow_path(path: str, word: str, name: str | None, caller: CallerContext, events: Events) -> AllowedPath:
+    """Give *path*, as the caller names it, and what is below it the mode that *word* names."""
+    mode = parse_mode(word, "allow")
+    store, sandbox = select_observed(name, caller, events, changing=True, served=True)
+    place, _ = followed(store, sandbox.record, place_in(sandbox.record, path, caller.directory))
+    asked = {"path": str(sandbox.record.workspace / place), "mode": mode.value}
+    policy, answer = _asked(store, sandbox, "allow", asked)
+    return AllowedPath(sandbox.record, policy, answer, sandbox, place or ".", mode)
+
+
+def still_refused(allowed: AllowedPath, caller: CallerContext) -> str | None:
+    """Say why a path is refused all the same, if it is: there is no way into a hidden directory."""
+    if allowed.mode not in (Mode.RO, Mode.RW):
+        return None
+    store = Store(Locations.from_environment(caller.environment))
+    access = Access.READ if allowed.mode is Mode.RO else Access.WRITE
+    found = ask_daemon(store, allowed.status, "why", {"path": allowed.place, "access": access.value})
+    return str(found.get("sentence")) if found.get("allowed") is False else None
+
+
+def _asked(
+    store: Store, sandbox: SandboxStatus, verb: str, args: Mapping[str, object] | None = None
+) -> tuple[PolicyInForce, dict[str, object]]:
+    require_served(sandbox)
+    answer = ask_daemon(store, sandbox, verb, args)
+    return in_force(answer), answer
+
+
+@dataclass(frozen=True)
+class AccessExplanation:
+    """What the policy of a sandbox says about one access; *answer* is as the daemon gives it."""
+
+    name: str
+    state: str
+    answer: Mapping[str, object]
+
+    @property
+    def allowed(self) -> bool:
+        return self.answer.get("allowed") is True
+
+    @property
+    def sentence(self) -> str:
+        return str(self.answer.get("sentence"))
+
+    @property
+    def held(self) -> str | None:
+        """Whether the change waits for a person: `always`, `existing` where the workspace has it, or None."""
+        held = self.answer.get("held")
+        return None if held is None else str(held)
+
+    @property
+    def path(self) -> str:
+        return str(self.answer.get("path"))
+
+    @property
+    def came_from(self) -> str | None:
+        """Where the workspace has what a moved directory shows here, if rules for that place decide."""
+        origin = self.answer.get("came_from")
+        return None if origin is None else str(origin)
+
+    @property
+    def decided_above(self) -> str | None:
+        """The directory that the rule matched, where it is not the path itself."""
+        place = self.answer.get("decided_at")
+        return None if place in (self.answer.get("path"), ".") else str(place)
+
+    @property
+    def passed(self) -> list[ShownRule]:
+        """The rules that were asked before and did not match."""
+        return [shown_rule(rule) for rule in self._members("passed")]
+
+    @property
+    def remedies(self) -> list[Remedy]:
+        return [
+            Remedy(str(one.get("where")), str(one.get("text")))
+            for one in self._members("remedies")
+            if isinstance(one, dict)
+        ]
+
+    def _members(self, key: str) -> list[object]:
+        found = self.answer.get(key)
+        return found if isinstance(found, list) else []
+
+    def as_json(self) -> dict[str, object]:
+        return {"name": self.name, "state": self.state, **self.answer}
+
+
+def explain_access(
+    path: str, access: Access, name: str | None, caller: CallerContext, events: Events
+) -> AccessExplanation:
+    """Explain what the policy says about *access* to *path*, as the caller names it; it need not exist."""
+    store, sandbox = select_observed(name, caller, events, changing=False)
+    place, is_directory = followed(store, sandbox.record, place_in(sandbox.record, path, caller.directory))
+    slash = "/" if is_directory or path.endswith("/") else ""
+    answer = _answer(store, sandbox, place + slash or ".", access)
+    answer["came_from"] = None
+    for origin in came_from(store, sandbox.record, place):
+        # Of several places the first that refuses is told: what allows it has to be done for each.
+        other = _answer(store, sandbox, origin + slash, access)
+        if answer["allowed"] is True and other["allowed"] is not True:
+            answer = other | {"path": answer["path"], "came_from": origin}
+    _add_mount(answer, sandbox.record, access)
+    return AccessExplanation(sandbox.name, sandbox.state, answer)
+
+
+def _answer(store: Store, sandbox: SandboxStatus, place: str, access: Access) -> dict[str, object]:
+    place = place.removeprefix("/") or "."
+    if sandbox.state == "mounted":
+        return ask_daemon(store, sandbox, "why", {"path": place, "access": access.value})
+    record = sandbox.record
+    found = explain(
+        record.settings.policy,
+        place,
+        access,
+        root=str(record.workspace),
+        exists=present_in(record.workspace, place),
+    )
+    return described_explanation(found)
+
+
+def _add_mount(answer: dict[str, object], record: SandboxRecord, access: Access) -> None:
+    """Say it when the kernel refuses what the policy would allow."""
+    if record.read_only and access in (Access.WRITE, Access.DELETE) and answer.get("allowed") is True:
+        answer["allowed"], answer["errno"] = False, "EROFS"
+        path = quoted(str(answer.get("path")))
+        answer["sentence"] = f"{access.value} denied for {path}: the view is mounted with --read-only"
+        answer["remedies"] = [{"where": "when mounting", "text": "leave --read-only out"}]

@@ -1,0 +1,1 @@
+"""The upper: overlay marks, baselines, and upper entries reached by path."""

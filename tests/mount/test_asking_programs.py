@@ -1,0 +1,105 @@
+"""Do programs that get signals, or have children, work as ever while they wait for a person?"""
+
+import shutil
+import signal
+import time
+
+import pytest
+
+from tests.mount.conftest import Mount
+from tests.support.asked import following, output, python, started
+from tests.support.tree import Tree
+
+pytestmark = pytest.mark.workload
+
+TREE: Tree = {
+    "Makefile": "all: a b c d\na b c d:\n\tcp secrets/$@ $@\n",
+    **{f"secrets/{name}": name for name in "abcd"},
+}
+ASK = "--ask", "secrets"
+
+
+def test_the_jobs_of_make_wait_and_go_on_together(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    with following(view) as person, started("make", "-s", "-j4", cwd=view.root) as program:
+        person.answer(person.question(), program=True, **{"for": "directory"})
+        assert output(program) == ""
+    assert [(view.root / name).read_text() for name in "abcd"] == list("abcd")
+
+
+def test_a_shell_goes_on_while_its_job_waits(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    script = "set -m; cat secrets/a & echo begun; kill -CHLD $$; kill -URG %1; wait %1; echo $?"
+    with following(view) as person, started("bash", "-c", script, cwd=view.root) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        question = person.question()
+        time.sleep(0.3)
+        assert [one["id"] for one in person.ask("asks")["questions"]] == [question["id"]]
+        person.answer(question)
+        told = output(program)
+        assert (told[:1], told[-2:]) == ("a", "0\n")
+
+
+def test_a_shell_kills_its_job_that_waits(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    script = "set -m; cat secrets/a & read; kill %1; wait %1; echo $?"
+    with following(view) as person, started("bash", "-c", script, cwd=view.root) as program:
+        assert program.stdin is not None
+        person.question()
+        program.stdin.write("\n")
+        program.stdin.flush()
+        # 128 and the number of SIGTERM.
+        assert output(program).splitlines()[-1] == "143"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_adds_what_it_had_to_wait_for(mount: Mount) -> None:
+    view = mount({**TREE, "a": "a"}, *ASK)
+    # Progress, for which git has an alarm a second.
+    script = "git init -q . && git add -v . && sleep 0.1 && git ls-files secrets | wc -l"
+    with following(view) as person, started("sh", "-c", script, cwd=view.root) as program:
+        question = person.question()
+        time.sleep(1.2)
+        person.answer(question, **{"for": "directory"})
+        assert output(program).splitlines()[-1] == "4"
+
+
+def test_threads_that_get_signals_all_the_time_wait_as_well(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    # As the runtime of Go does it: signals to single threads, with a handler.
+    code = """
+import signal, threading, time
+signal.signal(signal.SIGURG, lambda *_: None)
+found = []
+def read(name): found.append(open(f'secrets/{name}').read())
+threads = [threading.Thread(target=read, args=(name,)) for name in 'abcd']
+for thread in threads: thread.start()
+for _ in range(200):
+    for thread in threads:
+        if thread.is_alive(): signal.pthread_kill(thread.ident, signal.SIGURG)
+    time.sleep(0.005)
+for thread in threads: thread.join()
+print(sorted(found))
+"""
+    with following(view) as person, started(*python(code), cwd=view.root) as program:
+        question = person.question()
+        time.sleep(0.7)
+        (waiting,) = person.ask("asks")["questions"]
+        assert (waiting["id"], waiting["requests"]) == (question["id"], 4)
+        person.answer(question, **{"for": "directory"})
+        assert output(program) == "['a', 'b', 'c', 'd']\n"
+
+
+def test_a_program_with_many_threads_is_killed_while_all_wait(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    code = """
+import threading
+for name in 'abcd': threading.Thread(target=lambda: open(f'secrets/{name}').read()).start()
+"""
+    with following(view) as person, started(*python(code), cwd=view.root) as program:
+        person.question()
+        time.sleep(0.3)
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(timeout=20) == -signal.SIGTERM
+        assert person.next("over")["outcome"] == "withdrawn"

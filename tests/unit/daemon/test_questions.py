@@ -1,0 +1,344 @@
+"""Is what waits for a person asked about once, answered once, and never allowed by accident?"""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from sandboxfs.daemon.questions import (
+    MOST_OF_ONE_PROGRAM,
+    MOST_QUESTIONS,
+    MOST_WAITING,
+    READING,
+    ClosedQuestion,
+    GivenAnswer,
+    Outcome,
+    PendingOpen,
+    PendingQuestion,
+    ProgramSeen,
+    Questions,
+)
+from sandboxfs.errors import UsageError
+from sandboxfs.overlay.asking import Asked, Verdict
+from sandboxfs.overlay.filesystem import AnonymousCaller, Caller, Postponed
+from sandboxfs.policy.grants import Audience, Extent, ProcessMark, Recipient
+from sandboxfs.policy.model import Access, Decision, Mode, Rule, RuleSource, SourceKind
+
+RULE = Rule("**/.env*", Mode.ASK, RuleSource(SourceKind.COMMAND_LINE))
+DECISION = Decision.by(RULE)
+READ = Access.READ
+
+
+class Running:
+    """Processes that a test makes up: each thread is a process of its own, a child of process 1."""
+
+    def __init__(self) -> None:
+        self.exes: dict[int, str] = {}
+        self.alive = True
+
+    def exe(self, thread: int) -> str | None:
+        return self.exes.get(thread, "/usr/bin/cat")
+
+    def line(self, thread: int) -> list[ProgramSeen]:
+        return [ProgramSeen(pid, pid, self.exe(pid), "cat") for pid in (thread, 1)]
+
+    def marks(self, thread: int) -> tuple[ProcessMark, ...]:
+        return ProcessMark(thread, thread), ProcessMark(1, 1)
+
+    def lives(self, mark: ProcessMark) -> bool:
+        return self.alive
+
+
+class Recorded(list[str]):
+    def event(self, event: str, **details: object) -> None:
+        self.append(event)
+
+
+class Session:
+    """A queue with somebody connected, a clock, and a guard that asks."""
+
+    def __init__(self, *, timeout: float = 60, kernel_limit: float | None = None) -> None:
+        self.now = 0.0
+        self.processes = Running()
+        self.recorded = Recorded()
+        self.withdrawn: list[set[int]] = []
+        self.reasons: list[str] = []
+        self.told: list[tuple[int, Outcome | None]] = []
+        self.queue = Questions(
+            self.processes,
+            self.recorded,
+            "/workspace",
+            lambda: self.now,
+            timeout=timeout,
+            kernel_limit=kernel_limit,
+        )
+        self.queue.withdrawn = self.withdrawn.append
+        self.queue.explain = lambda path, access, why, question: self.reasons.append(why)
+        self.queue.told.append(self._tell)
+        self.queue.follow()
+        self.again: list[PendingOpen] = []
+
+    def _tell(self, question: PendingQuestion, closed: ClosedQuestion | None) -> None:
+        self.told.append((question.number, None if closed is None else closed.outcome))
+
+    def open(
+        self, path: str = "a/.env", thread: int = 7, caller: Caller | None = None, content: str | None = None
+    ) -> Verdict | PendingOpen:
+        """Open a file whose inode is told by its path."""
+        asked = Asked(READ, hash(path), (path.encode(),), DECISION, content)
+        try:
+            return self.queue.permit(asked, caller or AnonymousCaller(1, 1, thread))
+        except Postponed as postponed:
+            wait = postponed.wait
+            assert isinstance(wait, PendingOpen)
+            wait.when_over(lambda: self.again.append(wait))
+            return wait
+
+    def resumed(self) -> Iterator[Verdict | PendingOpen]:
+        """Make every request again whose wait is over."""
+        waits, self.again = self.again, []
+        for wait in waits:
+            yield self.open(wait.asked.paths[0].decode(), caller=wait.caller)
+
+    def question(self) -> PendingQuestion:
+        (question,) = self.queue.asked()
+        return question
+
+    def answer(self, allows: bool, extent: Extent = Extent.ONCE, target: str = "a/.env") -> int | None:
+        standing = self.queue.answer(self.question().number, GivenAnswer(allows, extent, target))
+        return None if standing is None else standing.grant.number
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session()
+
+
+def test_an_answer_for_once_allows_what_waits_and_nothing_after(session: Session) -> None:
+    assert isinstance(session.open(), PendingOpen)
+    session.answer(True)
+    (verdict,) = session.resumed()
+    assert isinstance(verdict, Verdict)
+    assert verdict.allows
+    assert verdict.grant is not None
+    session.queue.opened(verdict.grant)
+    assert isinstance(session.open(), PendingOpen)
+    assert session.queue.stands(verdict.grant, DECISION, READ)
+    session.queue.closed(verdict.grant)
+    assert not session.queue.stands(verdict.grant, DECISION, READ)
+
+
+def test_equal_questions_are_one_and_the_shown_path_is_answered(session: Session) -> None:
+    for number in range(100):
+        session.open(f"a/.env{number}", thread=10 + number)
+    question = session.question()
+    assert (question.attempt.path, len(question.paths), len(question.waits)) == ("a/.env0", 100, 100)
+    assert len(session.told) == 1
+    session.queue.answer(question.number, GivenAnswer(True, Extent.PATH, "a/.env0"))
+    outcomes = list(session.resumed())
+    assert [one for one in outcomes if isinstance(one, Verdict)] == outcomes[:1]
+    assert session.question().attempt.path == "a/.env1"
+
+
+def test_a_refusal_is_for_all_that_waits(session: Session) -> None:
+    session.open("a/.env1")
+    session.open("a/.env2")
+    session.answer(False)
+    assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [False, False]
+    assert session.queue.grants() == []
+
+
+def test_a_file_that_got_another_name_is_asked_about_again(session: Session) -> None:
+    wait = session.open("a/.env")
+    assert isinstance(wait, PendingOpen)
+    session.answer(True)
+    renamed = session.open("a/.env.renamed", caller=wait.caller)
+    assert isinstance(renamed, PendingOpen)
+    assert session.question().attempt.path == "a/.env.renamed"
+
+
+def test_another_file_under_the_shown_name_is_asked_about_again(session: Session) -> None:
+    wait = session.open("a/.env")
+    assert isinstance(wait, PendingOpen)
+    session.answer(True)
+    asked = Asked(READ, 4711, (b"a/.env",), DECISION)
+    with pytest.raises(Postponed):
+        session.queue.permit(asked, wait.caller)
+
+
+def test_the_first_answer_counts_and_a_late_one_is_told(session: Session) -> None:
+    session.open()
+    number = session.question().number
+    session.answer(True)
+    with pytest.raises(UsageError, match="is over: allowed") as refused:
+        session.queue.answer(number, GivenAnswer(False))
+    assert refused.value.details["over"]
+    with pytest.raises(UsageError, match="there is no question"):
+        session.queue.answer(4711, GivenAnswer(True))
+
+
+def test_time_out_and_nobody_connected_refuse(session: Session) -> None:
+    session.open()
+    session.now = 59.9
+    session.queue.tick()
+    assert session.again == []
+    session.now = 60
+    session.queue.tick()
+    assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [False]
+    session.open()
+    session.queue.unfollow()
+    assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [False]
+    assert session.open() == Verdict(False, None)
+    assert session.queue.asked() == []
+    assert session.reasons[-1] == "nobody is connected who could be asked"
+
+
+def test_the_clock_stops_while_a_person_reads_but_not_for_ever(session: Session) -> None:
+    session.open()
+    session.now = 50
+    session.question().read(session.now)
+    assert session.queue.remaining(session.question()) is None
+    session.now = 500
+    session.queue.tick()
+    session.question().unread(session.now)
+    assert session.queue.remaining(session.question()) == 10
+    session.question().read(session.now)
+    session.now += READING
+    session.queue.tick()
+    assert session.queue.asked() == []
+
+
+def test_no_request_waits_as_long_as_the_kernel_allows() -> None:
+    session = Session(timeout=60, kernel_limit=50)
+    wait = session.open()
+    assert isinstance(wait, PendingOpen)
+    assert session.queue.remaining(session.question()) == 40
+    session.question().read(session.now)
+    session.now = 30
+    # Asked about again under another name: the request has waited for thirty seconds already.
+    session.answer(True)
+    session.open("a/.env2", caller=wait.caller)
+    assert session.queue.remaining(session.question()) == 10
+    session.now = 40
+    session.queue.tick()
+    assert session.queue.asked() == []
+
+
+def test_what_is_given_up_leaves_the_queue(session: Session) -> None:
+    one, other = session.open(thread=1), session.open(thread=2)
+    assert isinstance(one, PendingOpen)
+    assert isinstance(other, PendingOpen)
+    one.give_up()
+    assert len(session.question().waits) == 1
+    other.give_up()
+    assert session.queue.asked() == []
+    assert session.told[-1][1] is Outcome.WITHDRAWN
+    assert session.again == []
+
+
+def test_a_changed_policy_has_everything_decided_again_and_equal_questions_go_on(session: Session) -> None:
+    session.open("a/.env")
+    session.open("b/.env")
+    numbers = [question.number for question in session.queue.asked()]
+    session.now = 10
+    session.queue.recheck()
+    first, _ = session.again
+    session.open("a/.env", caller=first.caller)
+    session.now = 11
+    session.queue.tick()
+    # The other rule does not ask any more.
+    assert [question.number for question in session.queue.asked()] == numbers[:1]
+    assert session.queue.remaining(session.question()) == 49
+    assert session.told[-1] == (numbers[1], Outcome.WITHDRAWN)
+
+
+def test_the_queue_is_bounded(session: Session) -> None:
+    serial = count()
+    for number in range(10 * MOST_QUESTIONS):
+        session.open(f"{number}/.env", thread=next(serial))
+    assert len(session.queue.asked()) == MOST_OF_ONE_PROGRAM
+    for number in range(10 * MOST_QUESTIONS):
+        session.processes.exes[number] = f"/bin/{number}"
+        session.open("a/.env", thread=number)
+    assert len(session.queue.asked()) == MOST_QUESTIONS
+    for _ in range(2 * MOST_WAITING):
+        session.open("a/.env", thread=0)
+    assert sum(len(question.waits) for question in session.queue.asked()) == MOST_WAITING
+    assert len(session.queue.over) <= 200
+    session.queue.end()
+    assert session.queue.asked() == []
+    assert isinstance(session.open(), Verdict)
+
+
+def test_many_refusals_with_nobody_there_are_remembered_within_bounds(session: Session) -> None:
+    session.queue.unfollow()
+    for number in range(5000):
+        session.open(f"{number % 1000}/.env")
+    assert len(session.queue.unasked) == 200
+    assert len(session.queue.over) == 0
+
+
+def test_grants_are_for_those_who_were_meant_and_end_with_them(session: Session) -> None:
+    session.processes.exes[8] = "/usr/bin/less"
+    session.open(thread=7)
+    root = ProcessMark(7, 7)
+    session.queue.answer(
+        session.question().number,
+        GivenAnswer(True, Extent.PATH, "a/.env", recipient=Recipient(Audience.TREE, root=root)),
+    )
+    assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [True]
+    assert isinstance(session.open(thread=8), PendingOpen)
+    session.processes.alive = False
+    session.queue.tick()
+    assert session.queue.grants() == []
+    assert session.withdrawn != []
+
+
+def test_a_grant_runs_out_and_can_be_taken_back(session: Session) -> None:
+    session.open()
+    session.queue.answer(session.question().number, GivenAnswer(True, Extent.PATH, "a/.env", during=30))
+    (verdict,) = session.resumed()
+    assert isinstance(verdict, Verdict)
+    assert verdict.grant is not None
+    session.queue.opened(verdict.grant)
+    session.now = 30
+    assert isinstance(session.open(), PendingOpen)
+    session.queue.tick()
+    assert session.withdrawn == [{verdict.grant}]
+    number = session.answer(True, Extent.DIRECTORY, "a")
+    assert number is not None
+    session.queue.revoke({number})
+    assert session.withdrawn[-1] == {number}
+    with pytest.raises(UsageError, match="no grant"):
+        session.queue.revoke({number})
+
+
+def test_no_content_comes_under_a_name_that_was_granted_or_is_asked_about(session: Session) -> None:
+    assert session.queue.keeps_apart(b"a/.env2", b"b/.env")
+    session.open("a/.env")
+    assert not session.queue.keeps_apart(b"a/.env2", b"a/.env")
+    assert not session.queue.keeps_apart(b"b/.env", b"a/.env2")
+    assert session.queue.keeps_apart(b"a/.env", b"a/.env2")
+    session.answer(True, Extent.PATH)
+    list(session.resumed())
+    assert not session.queue.keeps_apart(b"a/.env2", b"a/.env")
+    assert session.queue.keeps_apart(b"b/.env", b"a/.env2")
+
+
+def test_an_answer_by_pattern_is_about_what_was_shown(session: Session) -> None:
+    session.open()
+    with pytest.raises(UsageError, match="does not match"):
+        session.answer(True, Extent.GLOB, "b/**")
+    session.answer(True, Extent.GLOB, "a/**")
+    assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [True]
+
+
+def test_questions_answers_and_grants_are_recorded(session: Session) -> None:
+    session.open()
+    number = session.answer(True, Extent.PATH)
+    assert number is not None
+    session.queue.revoke({number})
+    session.open()
+    session.now = 100
+    session.queue.tick()
+    assert session.recorded == ["asked", "answered", "revoked", "asked", "unanswered"]
