@@ -91,6 +91,13 @@ class HostDir:
         """The id of the filesystem of *name*; 0 where it has none."""
         return os.statvfs(self.path_of(name)).f_fsid
 
+    def born(self, name: bytes) -> int:
+        """The time of birth of *name* in nanoseconds; 0 where the filesystem keeps none, or it is gone."""
+        try:
+            return syscalls.statx_directory(self.fd, name).born
+        except FileNotFoundError:
+            return 0
+
     def entries(self) -> Iterator["os.DirEntry[str]"]:
         """The directory's entries, in the host's order."""
         fd = self.open_for_listing()

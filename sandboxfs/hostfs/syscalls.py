@@ -72,7 +72,7 @@ class DirectoryStatx:
 
 
 def statx_directory(fd: int, name: bytes = b"") -> DirectoryStatx:
-    """Ask statx(2) about the directory that is open as *fd*, or about *name* in it; no link is followed."""
+    """Ask statx(2) about the directory that is open as *fd*, or about any *name* in it, following no link."""
     answer = ctypes.create_string_buffer(256)
     if _libc.statx(fd, name, _AT_EMPTY_PATH | _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer) != 0:
         raise _last_error(name)

@@ -254,7 +254,7 @@ class CopyUp:
             made = work.stat(staged)
             above.quietly(lambda: work.rename(staged, above, directory.name))
         if made is not None:
-            directory.host_dev, directory.host_ino = made.st_dev, made.st_ino
+            directory.stand_for(made)
         directory.upper = True
 
     # Files and other types
@@ -404,7 +404,7 @@ def _replaced(node: Node, copied: os.stat_result, made: os.stat_result, read_fd:
     if node.stamp is not None:
         node.stamp = fingerprint(made) if node.stamp == fingerprint(copied) else OUTDATED
     node.upper = True
-    node.host_dev, node.host_ino = made.st_dev, made.st_ino
+    node.stand_for(made)
     if node.opened is not None:
         node.opened.close()
         node.opened.read_fd = read_fd

@@ -150,7 +150,7 @@ class HostChanges:
         if found is None or node is None:
             return None, False
         was_here = (directory, name) in node.places()
-        if not was_here and _is_new(found, mask):
+        if not was_here and (_is_new(found, mask) or self._merge.is_another(node, directory, name, found)):
             # The new entry only has the number of a removed one.
             return None, False
         # The host may have moved the entry, or a directory may have other lower parts now.

@@ -196,7 +196,7 @@ class Inodes:
         elif found.stat.st_nlink > 1 or found.indexed or node.parent is None:
             node.place_at(parent, name)
         else:
-            # With a single link, another name means that the host renamed the file.
+            # With a single link, another name means that the host renamed the file (see `Lookup.is_another`).
             self._move(node, parent, name)
         return node
 
@@ -226,7 +226,7 @@ class Inodes:
         if number in self._nodes or number in self._renumbered:
             return None
         node = Node(number, stat.S_IFREG, parent, name)
-        node.host_dev, node.host_ino = status.st_dev, status.st_ino
+        node.stand_for(status)
         self._nodes[number] = node
         return node
 
@@ -247,7 +247,7 @@ class Inodes:
         if node.number != node.ino:
             self._renumbered[node.number] = node.ino
         node.upper, node.layer, node.indexed = found.upper, found.layer, found.indexed
-        node.host_dev, node.host_ino = found.stat.st_dev, found.stat.st_ino
+        node.stand_for(found.stat)
         node.gone = None
         if node.stamp is not None or node.opened is not None:
             node.stamp = OUTDATED
@@ -323,6 +323,6 @@ class Inodes:
             node.indexed = found.indexed
         node.number = found.ino
         node.upper = found.upper
-        node.host_dev, node.host_ino = found.stat.st_dev, found.stat.st_ino
+        node.stand_for(found.stat)
         self._nodes[ino] = node
         return node

@@ -58,12 +58,43 @@ class Lookup:
     def node_of(self, parent: Directory, name: bytes, found: Found) -> Node:
         """The node of an entry that `find` found."""
         number = found.ino
+        self._bury(parent, name, found)
         node = self.inodes.place(parent, name, found)
         if isinstance(node, Directory):
             node.masks = self._masks(node.lowers)
         if node.number != number and found.upper and not found.indexed and not found.recorded:
             self.keep_number(self.fds.upper(parent), name, found)
         return node
+
+    def _bury(self, parent: Directory, name: bytes, found: Found) -> None:
+        """Have the node of a found entry stand for nothing, if its object is gone and gave its number away.
+
+        Otherwise the node would be moved to *name* as if the host had renamed its file, and programs that go
+        by the old name would read, and change, the wrong file.
+        """
+        node = self.inodes.known(found)
+        if node is not None and self.is_another(node, parent, name, found):
+            for place in node.places():
+                self.watching.left(*place)
+            node.lose_object()
+
+    def is_another(self, node: Node, parent: Directory, name: bytes, found: Found) -> bool:
+        """Whether a lower entry only has the number of a node that was known by other names.
+
+        The host gives the number of a deleted file to the next one that it makes. The time of birth tells the
+        new file from a renamed one.
+        """
+        if found.upper or not node.host_ctime or (parent, name) in node.places():
+            return False
+        return self._born(parent, name, found) > node.host_ctime
+
+    def _born(self, parent: Directory, name: bytes, found: Found) -> int:
+        """The time of birth of a lower entry; 0 where that cannot be told."""
+        layer = found.lowers[0].layer if found.lowers else found.layer
+        for part in parent.lowers:
+            if part.layer == layer:
+                return self.fds.lower(part).born(name)
+        return 0
 
     def made_file(self, parent: Directory, name: bytes, status: os.stat_result) -> Node:
         """The node of a file that was just made in the upper."""
@@ -414,7 +445,7 @@ class Lookup:
         root.masks = self._masks(root.lowers)
         root.upper = True
         status = self.stack.upper.own_stat()
-        root.host_dev, root.host_ino = status.st_dev, status.st_ino
+        root.stand_for(status)
         root.lookups = 1
         return root
 

@@ -91,13 +91,16 @@ class Node:
     kernel knew the inode (see `live_edits`).
 
     *layer* is the object's lower layer, unless *upper*. *host_dev* and *host_ino* identify the host object,
-    so that another object at its name is noticed. *gone* holds the last status of a node without a name.
-    *stamp* is the fingerprint of the file whose pages the kernel has; None until the file is first opened.
+    so that another object at its name is noticed. *host_ctime* is its change time when the node began to
+    stand for it: what was born later is another object, even if it has the number. *gone* holds the last
+    status of a node without a name. *stamp* is the fingerprint of the file whose pages the kernel has; None
+    until the file is first opened.
     """
 
     __slots__ = (
         "aliases",
         "gone",
+        "host_ctime",
         "host_dev",
         "host_ino",
         "indexed",
@@ -124,11 +127,20 @@ class Node:
         self.layer = 0
         self.host_dev = 0
         self.host_ino = 0
+        self.host_ctime = 0
         self.indexed = False
         self.aliases: set[tuple[Directory, bytes]] | None = None
         self.gone: os.stat_result | None = None
         self.opened: OpenFile | None = None
         self.stamp: tuple[int, int, int] | None = None
+
+    def stand_for(self, status: os.stat_result) -> None:
+        """Have the object with *status* as host object."""
+        self.host_dev, self.host_ino, self.host_ctime = status.st_dev, status.st_ino, status.st_ctime_ns
+
+    def lose_object(self) -> None:
+        """Stand for no host object: it was deleted, and its number is another object's now."""
+        self.host_ino = 0
 
     def stands_for(self, status: os.stat_result) -> bool:
         """Whether the node's host object is the one with *status*.

@@ -74,6 +74,36 @@ def test_a_file_that_the_host_edits_shows_its_new_content(area: MakeArea, how: s
     assert not os.path.lexists(here.upper / "file")
 
 
+def test_a_name_never_shows_the_file_that_took_over_the_inode_number_of_its_own(area: MakeArea) -> None:
+    here = area({"one": b"one 0", "dir/two": b"two 0"})
+    view, reused = here.view, 0
+    with host_changes(here) as host:
+        for turn in range(1, 30):
+            look(view)
+            number = (host / "one").stat().st_ino
+            replace(host / "one", b"one %d" % turn)
+            replace(host / "dir/two", b"two %d" % turn)
+            reused += (host / "dir/two").stat().st_ino == number
+            # The second name is looked up first: it has the number by which the kernel knows the first.
+            assert (view / "dir/two").read_bytes().startswith(b"two")
+            assert (view / "one").read_bytes().startswith(b"one")
+            assert (view / "one").stat().st_ino != (view / "dir/two").stat().st_ino
+            eventually(shows(view / "one", b"one %d" % turn), "the new content")
+            eventually(shows(view / "dir/two", b"two %d" % turn), "the new content in a directory")
+    if not reused:
+        pytest.skip("the filesystem of the workspace gave no inode number away a second time")
+
+
+def test_what_the_host_renamed_keeps_its_inode_number(area: MakeArea) -> None:
+    here = area({"file": OLD, "dir/file": OLD})
+    with host_changes(here) as host:
+        numbers = [(here.view / name).stat().st_ino for name in ("file", "dir", "dir/file")]
+        (host / "file").rename(host / "moved")
+        (host / "dir").rename(host / "folder")
+    eventually(shows(here.view / "moved", OLD), "the file under its new name")
+    assert [(here.view / name).stat().st_ino for name in ("moved", "folder", "folder/file")] == numbers
+
+
 def test_a_file_that_the_host_edits_and_gives_its_old_time_shows_its_new_content(area: MakeArea) -> None:
     here = area({"file": OLD})
     with host_changes(here) as host:
