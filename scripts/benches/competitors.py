@@ -49,7 +49,7 @@ USED = "used"
 _MUCH_ROOM = (1 << 20) // 512
 # What takes a part of sandboxfs away, done before it starts: nobody else is to find a switch for it.
 WITHOUT_LOOKING = (
-    "from sandboxfs.fuse.request_loop import RequestLoop\n"
+    "from sandboxfs.fuse.connection import RequestLoop\n"
     "RequestLoop.__init__.__kwdefaults__['processors'] = 1  # with one it never looks\n"
 )
 _PACKAGES = {FUSE_OVERLAYFS: "fuse-overlayfs", UNIONFS: "unionfs-fuse"}

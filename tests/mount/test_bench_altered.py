@@ -44,7 +44,7 @@ def test_what_is_altered_is_still_a_filesystem(tmp_path: Path) -> None:
 TWO_PROCESSORS = "import os; os.sched_getaffinity = lambda _: {0, 1}\n"
 
 
-QUESTION = "from sandboxfs.fuse.request_loop import RequestLoop; print(RequestLoop()._looks)"
+QUESTION = "from sandboxfs.fuse.connection import RequestLoop; print(RequestLoop()._looks)"
 
 
 def test_what_is_taken_away_was_there_and_is_gone(tmp_path: Path) -> None:

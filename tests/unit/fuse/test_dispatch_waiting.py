@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from sandboxfs.fuse.waiting import WaitingRequests, wants_to_end
+from sandboxfs.fuse.dispatch import WaitingRequests, wants_to_end
 from sandboxfs.overlay.filesystem import AnonymousCaller, Caller
 
 CALLER = AnonymousCaller(1, 2, 3)

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from sandboxfs.fuse.request_loop import Answer, RequestLoop
+from sandboxfs.fuse.connection import Answer, RequestLoop
 from tests.support.claims import Limit
 from tests.unit.fuse.kernel import HUNG, Kernel, request
 
