@@ -9,7 +9,9 @@ refused, and another version may add keys.
 The socket is in the runtime directory, which only its user may enter. Two state directories may share a
 runtime directory, so the socket's name has a tag. A client's environment may name another runtime directory
 than the daemon's did, so the daemon also makes a link to the socket in the sandbox's directory. The client
-sends one request over one connection, and waits for the answer within a time that the caller sets.
+sends one request over one connection, and waits for the answer within a time that the caller sets. Or it
+follows events: then every line is an answer with the `id` of the one request, and its result is an event. A
+reader that takes no events is let go by the daemon.
 """
 
 import json
@@ -20,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from types import TracebackType
+from typing import Final, NoReturn, Self
 
 from sandboxfs.errors import EXIT_BUG, DaemonLost, SandboxError, UsageError, error_from_json
 from sandboxfs.paths import quoted
@@ -218,6 +221,8 @@ def bindable(path: Path) -> Iterator[str]:
 
 PATIENCE = 10.0
 _AGAIN = 0.05
+# The `id` of the one request that is sent over a connection.
+_ONLY = 1
 
 
 def ask(
@@ -231,22 +236,22 @@ def ask(
     Raises the `SandboxError` that the daemon answers with, `DaemonBug` when the daemon failed unexpectedly,
     and `DaemonLost` when the daemon does not answer within *timeout* seconds.
     """
-    request = Request(1, verb, args or {})
+    request = Request(_ONLY, verb, args or {})
     sent = encode_request(request)
     try:
         line = _exchange(address, sent, time.monotonic() + timeout)
     except TimeoutError as error:
-        raise lost(address, f"does not answer within {timeout:g} seconds") from error
+        raise _lost(address, f"does not answer within {timeout:g} seconds") from error
     except OSError as error:
-        raise lost(address, f"does not answer: {error.strerror or error}") from error
+        raise _lost(address, f"does not answer: {error.strerror or error}") from error
     if not line.endswith(b"\n"):
-        raise lost(address, "did not finish its answer")
+        raise _lost(address, "did not finish its answer")
     return parse_answer(line, request.number)
 
 
 def _exchange(address: ControlAddress, sent: bytes, deadline: float) -> bytes:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connect(connection, address, deadline)
+        _connect(connection, address, deadline)
         try:
             connection.sendall(sent)
         except (BrokenPipeError, ConnectionResetError):
@@ -262,7 +267,7 @@ def _exchange(address: ControlAddress, sent: bytes, deadline: float) -> bytes:
         return bytes(received)
 
 
-def connect(connection: socket.socket, address: ControlAddress, deadline: float) -> None:
+def _connect(connection: socket.socket, address: ControlAddress, deadline: float) -> None:
     """Connect to the daemon at *address*; TimeoutError when the *deadline* passes, on the monotonic clock."""
     while True:
         connection.settimeout(_remaining(deadline))
@@ -282,7 +287,56 @@ def _remaining(deadline: float) -> float:
     return remaining
 
 
-def lost(address: ControlAddress, what: str) -> DaemonLost:
+def _lost(address: ControlAddress, what: str) -> DaemonLost:
     return DaemonLost(
         f"the daemon of sandbox '{address.name}' {what}", hint=f"its log is {quoted(address.log)}"
     )
+
+
+class EventStream:
+    """The events that the daemon at *address* answers a *verb* with.
+
+    A reader waits for the descriptor of the connection together with its other descriptors.
+    """
+
+    def __init__(self, address: ControlAddress, verb: str, args: Mapping[str, object]) -> None:
+        self._address = address
+        self._received = bytearray()
+        self.ended = False
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _connect(self._connection, address, time.monotonic() + PATIENCE)
+            self._connection.settimeout(PATIENCE)
+            self._connection.sendall(encode_request(Request(_ONLY, verb, args)))
+        except OSError as error:
+            self._connection.close()
+            raise _lost(address, f"does not answer: {error.strerror or error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def arrived(self) -> Iterator[object]:
+        """Wait until something has arrived, and give all events that are whole; `ended` when no more come.
+
+        Raises the `SandboxError` that the daemon answers with.
+        """
+        self._connection.settimeout(None)
+        try:
+            chunk = self._connection.recv(1 << 18)
+        except ConnectionResetError:
+            chunk = b""
+        self.ended = not chunk
+        self._received += chunk
+        *lines, self._received = self._received.split(b"\n")
+        if len(self._received) > ANSWER_LIMIT:
+            raise _lost(self._address, "tells of more than is agreed")
+        for line in lines:
+            yield parse_answer(bytes(line), _ONLY)

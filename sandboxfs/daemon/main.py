@@ -20,12 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from sandboxfs.control.lifeline import lifeline_path, make_lifeline
 from sandboxfs.control.prestart import DESCRIPTOR_LIMIT, MESSAGE_LIMIT
 from sandboxfs.errors import EXIT_BUG, DaemonLost, MountFailed, SandboxBusy, SandboxError
 from sandboxfs.state.disk import keep_reserve
 from sandboxfs.state.locations import CONFIG_VARIABLE, STATE_VARIABLE, Locations
-from sandboxfs.state.lock import SandboxLock
+from sandboxfs.state.lock import SandboxLock, lifeline_path, make_lifeline
 from sandboxfs.state.store import Store
 
 

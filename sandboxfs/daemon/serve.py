@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from sandboxfs.control.control_socket import control_address
-from sandboxfs.control.lifeline import lifeline_path, nobody_holds, remove_lifeline
 from sandboxfs.daemon.control_peers import ViewWatch
 from sandboxfs.daemon.control_server import ControlServer
 from sandboxfs.daemon.event_replay import EventReplay, ReplayDir
@@ -60,6 +59,7 @@ from sandboxfs.state.audit import AuditLog, Level
 from sandboxfs.state.audit_file import AUDIT_NAME, read_head
 from sandboxfs.state.disk import empty_directory
 from sandboxfs.state.locations import Locations, SandboxPlaces
+from sandboxfs.state.lock import lifeline_path, nobody_holds, remove_lifeline
 from sandboxfs.state.store import SandboxRecord
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
 from sandboxfs.codec import APART, OPTIONAL, Form, Malformed, decode
-from sandboxfs.control.control_socket import control_address
-from sandboxfs.control.event_stream import EventStream
+from sandboxfs.control.control_socket import EventStream, control_address
 from sandboxfs.control.mount_table import MountTable, SandboxStatus, observe
 from sandboxfs.errors import DaemonLost, UsageError
 from sandboxfs.policy.grants import duration_of

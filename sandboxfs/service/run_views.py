@@ -26,14 +26,13 @@ from sandboxfs.confine.environment import parse_assignment
 from sandboxfs.confine.home import Home, check_shown_home
 from sandboxfs.confine.mounts import IMPOSSIBLE
 from sandboxfs.control.control_socket import ask, control_address
-from sandboxfs.control.lifeline import hold, is_ending, lifeline_path, remove_lifeline
 from sandboxfs.control.mount_table import MountTable, SandboxStatus, observe
 from sandboxfs.errors import DaemonLost, SandboxError, UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.assertions import Assertions
 from sandboxfs.policy.config import Allow, PolicyRequest
 from sandboxfs.policy.model import Mode
-from sandboxfs.state.lock import holder
+from sandboxfs.state.lock import hold_lifeline, holder, is_ending, lifeline_path, remove_lifeline
 from sandboxfs.state.store import SandboxRecord, Store
 
 # What is asked for
@@ -276,7 +275,7 @@ class RunStart:
 
 
 def _held_by_others(path: Path) -> bool:
-    other = hold(path)
+    other = hold_lifeline(path)
     if other is None:
         return False
     try:
@@ -308,7 +307,7 @@ def _join(store: Store, sandbox: SandboxStatus) -> RunView | None:
     path = lifeline_path(store.places(sandbox.name))
     if sandbox.pid is None or sandbox.state != "mounted" or is_ending(path):
         return None
-    lifeline = hold(path)
+    lifeline = hold_lifeline(path)
     if lifeline is None and is_ending(path):
         return None
     if lifeline is not None:

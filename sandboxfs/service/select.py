@@ -18,7 +18,7 @@ from sandboxfs.control.mount_table import MountTable, SandboxStatus, State, last
 from sandboxfs.errors import NoSuchSandbox, UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.state.locations import Locations
-from sandboxfs.state.lock import claim, holder
+from sandboxfs.state.lock import claim, holder, lifeline_path
 from sandboxfs.state.store import PolicyOptions, SandboxRecord, Store, load_family
 
 if TYPE_CHECKING:
@@ -206,8 +206,6 @@ def _starting_or_ending(store: Store, sandbox: SandboxStatus) -> bool:
     """Say whether a run is about to claim the sandbox, or its daemon is about to end with it."""
     if not sandbox.held:
         return False
-    from sandboxfs.control.lifeline import lifeline_path
-
     return sandbox.state != "mounted" or os.path.lexists(lifeline_path(store.places(sandbox.name)))
 
 

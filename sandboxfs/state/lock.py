@@ -1,4 +1,4 @@
-"""Locks: the process that holds a sandbox, and the runs that use it.
+"""Locks and the lifeline: the process that holds a sandbox, and the runs that use it.
 
 `runs.lock` is flock'ed, shared, for as long as a run uses the sandbox. A run that chooses its sandbox itself
 takes one that no run uses (`claim`); a run whose sandbox was named joins other runs there (`share`). The
@@ -8,13 +8,17 @@ The file `lock` is flock'ed for as long as a process serves or changes the sandb
 id. A flock belongs to the open file, so `mount` takes the lock and hands the open file on to the daemon:
 between the two there is no moment at which another command could take the lock. The kernel releases the lock
 after a crash too; a stale file means nothing.
+
+A daemon started by `run` serves its view for as long as a run uses the view. Every run holds the lifeline, a
+FIFO, open for writing, the daemon for reading. When the last writer has gone, however that run ended, the
+kernel tells the reader. Nothing is ever written. A daemon started by `mount` has no lifeline and stays until
+its view is unmounted.
 """
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
@@ -22,7 +26,8 @@ from pathlib import Path
 from sandboxfs.errors import NoSuchSandbox
 from sandboxfs.state.locations import SandboxPlaces
 
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+_MADE = os.O_RDWR | os.O_CREAT | _FLAGS
 
 
 def claim(places: SandboxPlaces) -> int | None:
@@ -31,10 +36,8 @@ def claim(places: SandboxPlaces) -> int | None:
     Raises `NoSuchSandbox` when the sandbox is gone.
     """
     with _gate(places):
-        descriptor = os.open(places.run_lock, _FLAGS, 0o600)
-        try:
-            flock(descriptor, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
+        descriptor = os.open(places.run_lock, _MADE, 0o600)
+        if not _try_lock(descriptor, LOCK_EX):
             os.close(descriptor)
             return None
         # No process comes between the two locks: all pass the gate.
@@ -45,7 +48,7 @@ def claim(places: SandboxPlaces) -> int | None:
 def share(places: SandboxPlaces) -> int:
     """Use the sandbox beside other runs; return the descriptor to hold meanwhile."""
     with _gate(places):
-        descriptor = os.open(places.run_lock, _FLAGS, 0o600)
+        descriptor = os.open(places.run_lock, _MADE, 0o600)
         flock(descriptor, LOCK_SH)
         return descriptor
 
@@ -71,9 +74,6 @@ def _gate(places: SandboxPlaces) -> Iterator[None]:
         os.close(directory)
 
 
-_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
-
-
 class SandboxLock:
     """An exclusive lock that this process holds."""
 
@@ -93,14 +93,14 @@ class SandboxLock:
         """
         while True:
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
+                descriptor = os.open(path, _MADE, 0o600)
             except FileNotFoundError as error:
                 raise NoSuchSandbox(f"no sandbox called '{path.parent.name}'") from error
-            taken = _try_lock(descriptor, fcntl.LOCK_EX)
+            taken = _try_lock(descriptor, LOCK_EX)
             if taken and _still_names(path, descriptor):
                 return cls(descriptor)
             # `holder` takes a shared lock for an instant only: after that a new attempt may succeed.
-            looked_at = not taken and _try_lock(descriptor, fcntl.LOCK_SH)
+            looked_at = not taken and _try_lock(descriptor, LOCK_SH)
             os.close(descriptor)
             if not taken and not looked_at:
                 return None
@@ -138,11 +138,11 @@ class Holder:
 def holder(path: Path) -> Holder | None:
     """Return the holder of the lock at *path*, or None; neither waits nor keeps a process from the lock."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+        descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     except FileNotFoundError:
         return None
     try:
-        if _try_lock(descriptor, fcntl.LOCK_SH):
+        if _try_lock(descriptor, LOCK_SH):
             return None
         text = os.pread(descriptor, 32, 0).strip()
         return Holder(int(text) if text.isdigit() else None, os.fstat(descriptor).st_mtime)
@@ -152,7 +152,7 @@ def holder(path: Path) -> Holder | None:
 
 def _try_lock(descriptor: int, operation: int) -> bool:
     try:
-        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        flock(descriptor, operation | LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -163,3 +163,70 @@ def _still_names(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+def lifeline_path(places: SandboxPlaces) -> Path:
+    return places.home / "lifeline"
+
+
+def _closing(path: Path) -> Path:
+    return path.with_name(path.name + ".closing")
+
+
+def make_lifeline(path: Path) -> tuple[int, int]:
+    """Make a lifeline at *path* in place of an old one; return the daemon's end and the end to hold.
+
+    The caller holds the sandbox's lock.
+    """
+    for old in (path, _closing(path)):
+        with suppress(FileNotFoundError):
+            old.unlink()
+    os.mkfifo(path, 0o600)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return reading, os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        os.close(reading)
+        raise
+
+
+def hold_lifeline(path: Path) -> int | None:
+    """Hold the lifeline at *path* too; None when the daemon has no lifeline, or is about to end."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        # ENXIO: a FIFO without a reader, left by a daemon that died.
+        if error.errno in (errno.ENOENT, errno.ENXIO):
+            return None
+        raise
+
+
+def is_ending(path: Path) -> bool:
+    """Say whether the daemon has seen the last run go and is about to end."""
+    return os.path.lexists(_closing(path))
+
+
+def nobody_holds(reading: int, path: Path) -> bool:
+    """Say, in the daemon, whether no run holds the lifeline; if so, no run can open the lifeline any more.
+
+    Called when the last writer has gone. A new run may open the FIFO at the same moment: so the FIFO is
+    renamed first, then polled, and gets its name back when there is a writer.
+    """
+    with suppress(FileNotFoundError):
+        path.rename(_closing(path))
+    # Imported here: only a daemon asks.
+    import select
+
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    if any(events & select.POLLHUP for _, events in poll.poll(0)):
+        return True
+    with suppress(FileNotFoundError):
+        _closing(path).rename(path)
+    return False
+
+
+def remove_lifeline(path: Path) -> None:
+    for name in (path, _closing(path)):
+        with suppress(OSError):
+            name.unlink()
