@@ -1,4 +1,4 @@
-"""Control server: connections, dispatch; the verbs: `policy_control`, `upper_control`, `observations`.
+"""Control server: connections, dispatch; the verbs: `session_control`, `observations`, `question_control`.
 
 One task serves each connection; `ControlConnections` decides the order. A handler may give an iterator of
 results: then the connection carries these until either side ends it. Every wait for a client has a time

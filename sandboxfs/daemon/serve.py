@@ -33,10 +33,10 @@ from sandboxfs.daemon.event_replay import EventReplay, ReplayDir
 from sandboxfs.daemon.host_follower import HostFollower, foreign_mountpoints, watch_mounts
 from sandboxfs.daemon.lasting_tasks import endure
 from sandboxfs.daemon.observations import Observations
-from sandboxfs.daemon.policy_control import PolicyControl
 from sandboxfs.daemon.program_lookup import ProgramLookup
 from sandboxfs.daemon.question_control import QuestionControl, RequestFiles, kernel_limit
 from sandboxfs.daemon.questions import Questions
+from sandboxfs.daemon.session_control import PolicyControl, UpperControl
 from sandboxfs.daemon.session_log import (
     DenialPrinter,
     SessionJournal,
@@ -44,7 +44,6 @@ from sandboxfs.daemon.session_log import (
     denials_report,
     policy_report,
 )
-from sandboxfs.daemon.upper_control import UpperControl
 from sandboxfs.errors import MountFailed
 from sandboxfs.fuse.connection import serve
 from sandboxfs.fuse.notify import Notifier

@@ -8,7 +8,7 @@ import trio
 
 from sandboxfs.control.control_socket import Request
 from sandboxfs.daemon.control_peers import Peer
-from sandboxfs.daemon.policy_control import PolicyControl
+from sandboxfs.daemon.session_control import PolicyControl
 from sandboxfs.daemon.session_log import SessionJournal
 from sandboxfs.errors import UsageError
 from sandboxfs.overlay.filesystem import AnonymousCaller
