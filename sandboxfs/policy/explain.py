@@ -22,7 +22,6 @@ from pathlib import Path
 
 from sandboxfs.paths import quoted
 from sandboxfs.policy.compiled import Compiled, State
-from sandboxfs.policy.glob_index import encoded
 from sandboxfs.policy.model import (
     Access,
     Decision,
@@ -35,7 +34,7 @@ from sandboxfs.policy.model import (
     SourceKind,
     words_of,
 )
-from sandboxfs.policy.patterns import covers_path, naming, parse, within
+from sandboxfs.policy.patterns import covers_path, encoded, naming, parse, within
 
 # Called with a path and the condition of a rule: whether the entry, or its parent, is in the workspace.
 Exists = Callable[[str, RuleCondition], bool]

@@ -1,4 +1,4 @@
-"""Path patterns: gitignore-like globs, and the paths that one names.
+"""Path patterns: gitignore-like globs, the clues by which an index finds them, and the paths that one names.
 
 One glob matches one name, never a path: `*`, `?`, `[a-z]`, `[!x]` and the backslash. A glob matches
 characters, not bytes; each byte of a name that is not UTF-8 counts as one character. Matching takes time
@@ -8,12 +8,16 @@ A pattern is a list of globs, one for each component of a path. A gap may preced
 number of directories. `parse` turns text in the dialect of docs/policy.md into that list or reports the
 mistake. `within` turns a pattern for a path on the host into the part of the pattern inside a root. A pattern
 covers every path that it matches and everything below.
+
+A clue is what a name must have for a glob to match it, so that an index finds the few globs worth trying.
 """
 
 import os
 import re
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property
+from typing import NamedTuple
 
 from sandboxfs.paths import quoted
 
@@ -21,6 +25,20 @@ from sandboxfs.paths import quoted
 _MOST_TEXTS = 16
 # Bytes that are not UTF-8, as `decoded` returns them.
 _STRAY = re.compile("[\udc80-\udcff]")
+
+
+# A glob without a known beginning and end is found by so many of its bytes.
+_GRAM = 3
+
+
+def decoded(name: bytes) -> str:
+    """Return *name* as patterns see it: each byte that is not UTF-8 becomes one surrogate character."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def encoded(name: str) -> bytes:
+    """Return the bytes of a name from `decoded`."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 class GlobError(ValueError):
@@ -218,6 +236,46 @@ def _member(text: str, place: int) -> tuple[str, int]:
 
 ANYTHING = parse_glob("*")
 _LONGEST = 4096
+
+
+class CluePosition(Enum):
+    """The part of a name by which a glob is found."""
+
+    NOTHING_NEEDED = auto()
+    WHOLE = auto()
+    BEGINNING = auto()
+    END = auto()
+    INSIDE = auto()
+    UNKNOWN = auto()
+
+
+class Clue(NamedTuple):
+    """How to find names that *glob* matches: one of *texts* is needed, and when *certain* also sufficient."""
+
+    glob: Glob
+    where: CluePosition
+    texts: tuple[bytes, ...] = (b"",)
+    certain: bool = False
+
+
+def clue(glob: Glob) -> Clue:
+    """Choose the clue of *glob*."""
+    if glob.anything:
+        return Clue(glob, CluePosition.NOTHING_NEEDED, certain=True)
+    beginnings, endings = glob.beginnings, glob.endings
+    if beginnings == (glob.literal,):
+        return Clue(glob, CluePosition.WHOLE, tuple(map(encoded, beginnings)), certain=True)
+    # The longer text is in fewer names. If the glob is just `text*` or `*text`, the text is sufficient.
+    if len(beginnings[0]) >= max(len(endings[0]), 1):
+        return Clue(
+            glob, CluePosition.BEGINNING, tuple(map(encoded, beginnings)), beginnings == (glob.prefix,)
+        )
+    if endings[0]:
+        return Clue(glob, CluePosition.END, tuple(map(encoded, endings)), endings == (glob.suffix,))
+    needed = encoded(glob.longest_literal)
+    if len(needed) >= _GRAM:
+        return Clue(glob, CluePosition.INSIDE, (needed[:_GRAM],))
+    return Clue(glob, CluePosition.UNKNOWN)
 
 
 class PatternError(ValueError):

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.builtin import BUILT_IN, PRESETS, Preset
-from sandboxfs.policy.compiled import Compiled
+from sandboxfs.policy.compiled import Compiled, NameIndex
 from sandboxfs.policy.config import Allow, UserConfig
-from sandboxfs.policy.glob_index import NameIndex, clue, encoded
 from sandboxfs.policy.model import (
     Execute,
     Mode,
@@ -34,6 +33,8 @@ from sandboxfs.policy.patterns import (
     GlobPart,
     PathPattern,
     PatternError,
+    clue,
+    encoded,
     escape,
     naming,
     parse,

@@ -22,8 +22,8 @@ from sandboxfs.hostfs.tree import Unreadable
 from sandboxfs.paths import is_below
 from sandboxfs.policy.compiled import Compiled
 from sandboxfs.policy.explain import names_of
-from sandboxfs.policy.glob_index import encoded
 from sandboxfs.policy.model import Access, Decision, Policy, Rule, Ruling
+from sandboxfs.policy.patterns import encoded
 from sandboxfs.review.change import ChangeKind, PathChange, Version
 from sandboxfs.review.scan import ScanResult
 

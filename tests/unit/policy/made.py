@@ -2,9 +2,8 @@
 
 from hypothesis import strategies as st
 
-from sandboxfs.policy.glob_index import encoded
 from sandboxfs.policy.model import Execute, Hold, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
-from sandboxfs.policy.patterns import Glob, GlobError, parse_glob
+from sandboxfs.policy.patterns import Glob, GlobError, encoded, parse_glob
 
 NAMES = ["a", "b", "ab", "ba", "aab", "c.x", "b.x", "a.y", "abab", "é", "\udcff", "a\nb", ".git", "hooks"]
 GLOBS = [

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxfs.policy.builtin import BUILT_IN
-from sandboxfs.policy.compiled import Compiled, State, same_below, settle
+from sandboxfs.policy.compiled import Compiled, NameIndex, State, same_below, settle
 from sandboxfs.policy.explain import decide, names_of
-from sandboxfs.policy.glob_index import NameIndex, encoded
 from sandboxfs.policy.model import Access, Decision, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
+from sandboxfs.policy.patterns import encoded
 from sandboxfs.policy.sources import parse_rule
 from tests.unit.policy import made, reference
 

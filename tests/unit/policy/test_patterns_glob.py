@@ -5,8 +5,7 @@ import time
 import pytest
 from hypothesis import given
 
-from sandboxfs.policy.glob_index import decoded, encoded
-from sandboxfs.policy.patterns import Glob, GlobError, parse_glob
+from sandboxfs.policy.patterns import Glob, GlobError, decoded, encoded, parse_glob
 from tests.unit.policy import made
 
 

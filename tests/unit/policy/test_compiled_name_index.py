@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxfs.policy.glob_index import CluePosition, NameIndex, clue, decoded
-from sandboxfs.policy.patterns import Glob, parse_glob
+from sandboxfs.policy.compiled import NameIndex
+from sandboxfs.policy.patterns import CluePosition, Glob, clue, decoded, parse_glob
 from tests.unit.policy import made
 
 
