@@ -42,7 +42,7 @@ from sandboxfs.paths import parted, quoted
 from sandboxfs.upper import marks
 from sandboxfs.upper.baseline import BaselineEntry
 from sandboxfs.upper.baseline_log import write_log, write_pack
-from sandboxfs.upper.index import Index
+from sandboxfs.upper.marks import Index
 
 # The tag of random inode numbers, which no file of a workspace has: see docs/state-format.md.
 _RANDOM = 126 << 56

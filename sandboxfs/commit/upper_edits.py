@@ -46,7 +46,7 @@ from sandboxfs.upper.edits import (
     UpperIdentity,
     Whiteout,
 )
-from sandboxfs.upper.index import Index
+from sandboxfs.upper.marks import Index
 from sandboxfs.upper.walk import UpperDirectory
 
 

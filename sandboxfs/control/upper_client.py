@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from sandboxfs.control.control_socket import REQUEST_LIMIT, ControlAddress, ask
 from sandboxfs.errors import DaemonLost, UsageError
@@ -20,8 +19,7 @@ from sandboxfs.paths import make_directories
 from sandboxfs.state.locations import SandboxPlaces
 from sandboxfs.upper.baseline_log import BaselineWriter
 from sandboxfs.upper.edits import EditOutcome, Operation, Rehide, operation_to_json, outcome_from_json
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.marks import Index, Staging, Whiteouts
 from sandboxfs.upper.unmounted import UnmountedUpper, numbering
 from sandboxfs.upper.writer import UpperWriter
 
@@ -30,12 +28,6 @@ VERB = "settle"
 _BATCH = REQUEST_LIMIT - 4096
 # A batch takes a fraction of a second, but programs in the view may keep the daemon busy.
 _PATIENCE = 60.0
-
-
-class RecordEditor(Protocol):
-    """Edits an upper for the commit record with a number, whose directory `upper/` must exist."""
-
-    def edit(self, record: int, operations: Sequence[Operation]) -> list[EditOutcome]: ...
 
 
 class DaemonUpperClient:

@@ -33,7 +33,7 @@ from sandboxfs.overlay.lookup import Lookup
 from sandboxfs.overlay.nodes import OUTDATED, Directory, Found, LowerPart, Node
 from sandboxfs.paths import joined
 from sandboxfs.upper import marks
-from sandboxfs.upper.index import Staging
+from sandboxfs.upper.marks import Staging
 
 # Up to this size, a file is copied within a few milliseconds, even without reflink.
 LARGE = 4 << 20

@@ -20,8 +20,7 @@ from sandboxfs.hostfs.probe import device_whiteouts
 from sandboxfs.hostfs.syscalls import RENAME_EXCHANGE
 from sandboxfs.overlay.nodes import LowerPart
 from sandboxfs.upper.baseline_log import BaselineWriter
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.marks import Index, Staging, Whiteouts
 
 Shown = os.stat_result | None
 """The entry to show for a name: a directory's status, or None for no entry."""

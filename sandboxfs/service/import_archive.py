@@ -37,8 +37,7 @@ from sandboxfs.state.store import (
     name_from,
     parse_settings,
 )
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.marks import Index, Staging, Whiteouts
 
 DEFAULT_LIMIT = 8 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -31,7 +31,7 @@ from sandboxfs.upper.edits import (
     refused,
     text,
 )
-from sandboxfs.upper.index import Staging
+from sandboxfs.upper.marks import Staging
 from sandboxfs.upper.unmounted import NOWHERE, UnmountedUpper, UpperPlace
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.hostfs.tree import DirTree
 from sandboxfs.upper.baseline import Baseline
-from sandboxfs.upper.index import Index, Staging
+from sandboxfs.upper.marks import Index, Staging
 
 
 @dataclass(frozen=True)

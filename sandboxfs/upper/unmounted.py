@@ -18,8 +18,7 @@ from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.paths import is_too_deep, joined
 from sandboxfs.upper import marks
 from sandboxfs.upper.baseline_log import BaselineWriter
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.marks import Index, Staging, Whiteouts
 
 if TYPE_CHECKING:
     # The walk is imported when it is first needed: a daemon starts without it.

@@ -8,8 +8,15 @@ import pytest
 
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.upper.baseline import Baseline, BaselineEntry
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import DirMarks, InodeRecord, Whiteouts, read_directory, read_record
+from sandboxfs.upper.marks import (
+    DirMarks,
+    Index,
+    InodeRecord,
+    Staging,
+    Whiteouts,
+    read_directory,
+    read_record,
+)
 from tests.golden.checking import HERE
 
 RECORD = b"\x01\x00\x00\x00\x03\x00\x00\x00\xef\xcd\xab\x89\x67\x45\x23\x01"

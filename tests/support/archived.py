@@ -26,8 +26,7 @@ from sandboxfs.hostfs.tree import DirTree
 from sandboxfs.review.change import PathChange
 from sandboxfs.review.scan import scan
 from sandboxfs.state.store import PolicySettings, dump_settings
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.marks import Index, Staging, Whiteouts
 from sandboxfs.upper.sandbox_layers import LayerPaths, open_layers
 from tests.support.core_driver import CoreDriver
 from tests.support.reviewed import in_short

@@ -22,8 +22,7 @@ from sandboxfs.review.scan import ScanResult, survey
 from sandboxfs.review.scope import Scope, ScopeContext, ScopedChanges, select_changes
 from sandboxfs.upper.baseline_log import BaselineWriter
 from sandboxfs.upper.edits import EditOutcome, Operation
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.marks import Index, Staging, Whiteouts
 from sandboxfs.upper.unmounted import UnmountedUpper, numbering
 from sandboxfs.upper.writer import UpperWriter
 from tests.support.reviewed import Reviewed

@@ -19,8 +19,7 @@ from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from sandboxfs.upper.baseline import Baseline, BaselineEntry
 from sandboxfs.upper.baseline_log import BaselineWriter
 from sandboxfs.upper.edits import EditOutcome, Expected, Operation, RemoveEntry, UpperIdentity
-from sandboxfs.upper.index import Index, Staging
-from sandboxfs.upper.marks import Whiteouts
+from sandboxfs.upper.marks import Index, Staging, Whiteouts
 from sandboxfs.upper.unmounted import UnmountedUpper, numbering
 from sandboxfs.upper.writer import UpperWriter
 from tests.support.core_driver import CoreDriver

@@ -22,8 +22,7 @@ from sandboxfs.overlay.layers import LayerStack, OverlayPaths
 from sandboxfs.overlay.lookup import Lookup
 from sandboxfs.overlay.nodes import Directory
 from sandboxfs.paths import joined
-from sandboxfs.upper.index import Index
-from sandboxfs.upper.marks import ABSENT, FILE, WHITEOUT, DirMarks, NameState, Whiteouts
+from sandboxfs.upper.marks import ABSENT, FILE, WHITEOUT, DirMarks, Index, NameState, Whiteouts
 from sandboxfs.upper.resolve import Answer, Resolved, resolve
 from sandboxfs.upper.sandbox_layers import LayerPaths, open_layers
 from sandboxfs.upper.unmounted import UnmountedUpper
