@@ -22,8 +22,7 @@ import trio
 from sandboxfs.control.mount_table import Mount, mounts_below
 from sandboxfs.daemon.event_replay import EventReplay
 from sandboxfs.daemon.lasting_tasks import endure, in_a_thread
-from sandboxfs.overlay.host_changes import HostChanges
-from sandboxfs.overlay.live_edits import Invalidation
+from sandboxfs.overlay.host_changes import HostChanges, Invalidation
 
 # In seconds: the time without an event that ends gathering, and the longest time to gather.
 _QUIET = 0.02

@@ -28,7 +28,8 @@ from sandboxfs.errors import UsageError
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.overlay.decisions import ShownInode
 from sandboxfs.overlay.guard import Guard
-from sandboxfs.overlay.live_edits import Invalidation, LiveEdits
+from sandboxfs.overlay.host_changes import Invalidation
+from sandboxfs.overlay.live_edits import LiveEdits
 from sandboxfs.overlay.overlay import Overlay
 from sandboxfs.paths import quoted
 from sandboxfs.policy.compiled import Compiled

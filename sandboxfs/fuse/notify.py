@@ -12,7 +12,7 @@ from threading import Lock
 
 from sandboxfs.fuse.protocol import message, stores_well
 from sandboxfs.overlay.decisions import ShownInode
-from sandboxfs.overlay.live_edits import Invalidation
+from sandboxfs.overlay.host_changes import Invalidation
 
 # From linux/fuse.h: the kinds of notifications and the beginning of each.
 _INVAL_INODE, _INVAL_ENTRY, _STORE = 2, 3, 4

@@ -11,12 +11,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.overlay.files import Files
+from sandboxfs.overlay.host_changes import Invalidation
 from sandboxfs.overlay.lookup import Lookup
-from sandboxfs.overlay.nodes import Directory, Found, LowerPart, Node
+from sandboxfs.overlay.nodes import Directory, Found, LowerPart, Node, NodePlace, path_of
 from sandboxfs.upper.edits import (
     ABSENT,
     BUSY,
@@ -39,20 +40,6 @@ from sandboxfs.upper.edits import (
 )
 from sandboxfs.upper.unmounted import UnmountedUpper
 from sandboxfs.upper.writer import UpperWriter
-
-NodePlace = tuple[Directory, bytes]
-
-
-@dataclass
-class Invalidation:
-    """The kernel must ask again for attributes and content of *inodes*, and look names up again.
-
-    *removed* names lead nowhere any more, or to another inode; *expired* ones may still be right.
-    """
-
-    inodes: set[int] = field(default_factory=set)
-    expired: set[tuple[int, bytes]] = field(default_factory=set)
-    removed: set[tuple[int, bytes]] = field(default_factory=set)
 
 
 class NodeRenewal:
@@ -231,16 +218,6 @@ class NodeRenewal:
         return (status.st_dev, status.st_ino) == (part.dev, part.ino)
 
 
-def path_of(place: NodePlace) -> bytes:
-    """The path of a place in the view."""
-    names = [place[1]]
-    directory = place[0]
-    while directory.parent is not None:
-        names.append(directory.name)
-        directory = directory.parent
-    return b"/".join(reversed(names))
-
-
 def _successor(node: Node, findings: list[Found | None]) -> Found | None:
     """The object that a node becomes: one with its number at any of its names, else one of its type."""
     fitting = [f for f in findings if f is not None and stat.S_IFMT(f.stat.st_mode) == node.kind]
@@ -298,7 +275,7 @@ class LiveEdits:
         return [
             node.ino
             for node in self._files.written()
-            if any(path_of(place) in paths for place in node.places())
+            if any(path_of(*place) in paths for place in node.places())
         ]
 
     def edit(self, record: int, operations: Iterable[Operation], outdated: Invalidation) -> list[EditOutcome]:

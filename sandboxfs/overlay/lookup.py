@@ -16,7 +16,7 @@ from pathlib import Path
 from sandboxfs.hostfs.directory import HostDir, unlocked
 from sandboxfs.hostfs.durable import is_temporary
 from sandboxfs.overlay.filesystem import ROOT_INODE
-from sandboxfs.overlay.host_watches import HostWatches
+from sandboxfs.overlay.host_changes import HostWatches
 from sandboxfs.overlay.inode_table import Inodes, Numbers
 from sandboxfs.overlay.layers import LayerStack
 from sandboxfs.overlay.nodes import MOST_OPEN, Directory, DirectoryFds, Found, LowerPart, Node

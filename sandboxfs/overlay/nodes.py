@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 
 from sandboxfs.hostfs.directory import HostDir
-from sandboxfs.overlay.filesystem import by_its_name, stale
+from sandboxfs.overlay.filesystem import ROOT_INODE, by_its_name, stale
 
 OUTDATED = -1, -1, -1
 """The stamp of a file whose pages in the kernel are all stale."""
@@ -250,6 +250,18 @@ class Directory(Node):
     @property
     def merged(self) -> bool:
         return self.upper and bool(self.lowers)
+
+
+NodePlace = tuple[Directory, bytes]
+"""A directory, and a name in it."""
+
+
+def path_of(above: Directory | None, name: bytes) -> bytes:
+    """The path in the view of a name in a directory."""
+    while above is not None and above.ino != ROOT_INODE:
+        name = above.name + b"/" + name
+        above = above.parent
+    return name
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from sandboxfs.overlay.host_changes import HostChanges
 from sandboxfs.overlay.layers import LayerStack, OverlayPaths
 from sandboxfs.overlay.live_edits import LiveEdits
 from sandboxfs.overlay.lookup import Lookup
-from sandboxfs.overlay.nodes import MOST_OPEN, Directory, Found, Node
+from sandboxfs.overlay.nodes import MOST_OPEN, Directory, Found, Node, path_of
 from sandboxfs.overlay.readdir import DirectoryListings
 from sandboxfs.overlay.rename import Rename
 from sandboxfs.paths import joined
@@ -174,11 +174,11 @@ class Overlay:
     def path(self, ino: int) -> bytes:
         """The path of an inode in the view, by one of its names; for an inode without one, by its last."""
         node = self._inodes.node(ino)
-        return _path(node.parent, node.name)
+        return path_of(node.parent, node.name)
 
     def path_to(self, parent: int, name: bytes) -> bytes:
         """The path of a name in a directory."""
-        return _path(self._inodes.directory(parent), name)
+        return path_of(self._inodes.directory(parent), name)
 
     def is_dir(self, ino: int) -> bool:
         return isinstance(self._inodes.node(ino), Directory)
@@ -402,13 +402,6 @@ class Overlay:
 
 def _whatever_it_is(source: Seen | None, target: Seen | None) -> None:
     """Approve any rename."""
-
-
-def _path(above: Directory | None, name: bytes) -> bytes:
-    while above is not None and above.ino != ROOT_INODE:
-        name = above.name + b"/" + name
-        above = above.parent
-    return name
 
 
 def _note_absence(directory: Directory, name: bytes) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from sandboxfs.hostfs import syscalls
 from sandboxfs.hostfs.directory import HostDir
-from sandboxfs.overlay.live_edits import Invalidation
+from sandboxfs.overlay.host_changes import Invalidation
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from sandboxfs.upper.baseline import Baseline, BaselineEntry
 from sandboxfs.upper.baseline_log import BaselineWriter

@@ -11,7 +11,7 @@ import trio.testing
 
 from sandboxfs.daemon.host_follower import HostFollower
 from sandboxfs.overlay.filesystem import ROOT_INODE
-from sandboxfs.overlay.live_edits import Invalidation
+from sandboxfs.overlay.host_changes import Invalidation
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 
 PATIENCE = 30

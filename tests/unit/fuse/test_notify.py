@@ -11,7 +11,7 @@ import pytest
 from sandboxfs.fuse import notify as module
 from sandboxfs.fuse.notify import Notifier, inode_outdated, name_expired, name_gone
 from sandboxfs.overlay.decisions import ShownInode
-from sandboxfs.overlay.live_edits import Invalidation
+from sandboxfs.overlay.host_changes import Invalidation
 from tests.unit.fuse.kernel import HUNG, Kernel
 
 INVAL_INODE, INVAL_ENTRY, STORE = 2, 3, 4

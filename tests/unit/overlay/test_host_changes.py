@@ -12,7 +12,7 @@ from sandboxfs.hostfs import inotify
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.hostfs.inotify import Event, Inotify
 from sandboxfs.overlay.filesystem import ANYBODY, ROOT_INODE, AttributeChange, Entry, Lasting
-from sandboxfs.overlay.live_edits import Invalidation
+from sandboxfs.overlay.host_changes import Invalidation
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from tests.support.tree import HardLink, Tree, build
 
@@ -290,7 +290,7 @@ def test_a_system_without_watches_is_not_asked_again_at_once(
         assert here.look("dir/one").name is BRIEFLY
     assert len(asked) == 1
     monkeypatch.undo()
-    monkeypatch.setattr("sandboxfs.overlay.host_watches.time.monotonic", lambda: 1e12)
+    monkeypatch.setattr("sandboxfs.overlay.host_changes.time.monotonic", lambda: 1e12)
     assert here.look("dir/one").name is LONG
 
 

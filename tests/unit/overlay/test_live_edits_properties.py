@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from sandboxfs.overlay.filesystem import ROOT_INODE, Entry
-from sandboxfs.overlay.live_edits import Invalidation
+from sandboxfs.overlay.host_changes import Invalidation
 from sandboxfs.upper.edits import WHITEOUT, Operation, Prune, RemoveEntry, Unhide, UpperIdentity
 from tests.support.claims import is_whiteout
 from tests.support.core_files import CoreFile, shown
