@@ -10,8 +10,8 @@ from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
 from sandboxfs.cli.terminal import TerminalEvents, caller_context
 from sandboxfs.errors import DaemonLost, MountFailed, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
+from sandboxfs.service.mount import Unmounted, unmount
 from sandboxfs.service.select import select_observed
-from sandboxfs.service.unmount import Unmounted, unmount
 
 DESCRIPTION = """\
 End the serving of a sandbox and return when its daemon has gone. The changes stay in
