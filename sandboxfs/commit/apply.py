@@ -12,9 +12,18 @@ from sandboxfs.commit.build import INDEX, UPPER, ActionBuilder
 from sandboxfs.commit.finish import ReviewOutcome, ReviewTarget, edit_plan, finish
 from sandboxfs.commit.plan import Plan
 from sandboxfs.commit.records import COMMIT, CommitRecord, RecordSummary
+from sandboxfs.commit.selection import Resolution
 from sandboxfs.commit.stage import CHANGING
 from sandboxfs.commit.transaction import Progress, Transaction
-from sandboxfs.commit.upper_edits import SEEN, Rewrite, UpperFollower, keep_start, replaced_parts, replacement
+from sandboxfs.commit.upper_edits import (
+    SEEN,
+    UpperFollower,
+    keep_start,
+    merged_mode,
+    replaced_parts,
+    replacement,
+    without_mode,
+)
 from sandboxfs.hostfs.identity import ConcurrentChange
 from sandboxfs.paths import MovedPaths, quoted
 from sandboxfs.review.change import ChangeKind
@@ -81,9 +90,9 @@ def _changes(plan: Plan) -> Iterator[tuple[bytes, str]]:
         yield finding.path, finding.kind.value
     for finding in without_implied(list(plan.drops)):
         yield finding.path, "dropped"
-    for word, rewrites in (("trimmed", plan.trims), ("marked", plan.marks)):
-        for rewrite in rewrites:
-            yield rewrite.finding.path, word
+    for word, resolutions in (("trimmed", plan.trims), ("marked", plan.marks)):
+        for resolution in resolutions:
+            yield resolution.finding.path, word
 
 
 def give_up(site: ReviewTarget, record: CommitRecord, transaction: Transaction, error: BaseException) -> None:
@@ -123,28 +132,39 @@ def _operations(
     operations += UpperFollower(plan.survey, plan.drops, besides=plan.findings).dropped()
     for number, mark in enumerate(plan.marks):
         operations += _marked(plan, mark, b"mark-%d" % number, builder.moved, record)
-    for number, rest in enumerate(plan.rests):
-        operations += _kept_up(plan, rest, b"rest-%d" % number, record)
-    for number, rest in enumerate(plan.trims):
-        operations += replacement(plan.survey, record, rest, b"part-%d" % number)
+    for number, item in enumerate(item for item in plan.items if item.rest is not None):
+        operations += _kept_up(plan, item, b"rest-%d" % number, record)
+    for number, trim in enumerate(plan.trims):
+        mode = without_mode(trim.finding, trim.part)
+        operations += replacement(
+            plan.survey, record, trim.finding, _text(trim.rest), mode, b"part-%d" % number
+        )
     return operations
 
 
-def _kept_up(plan: Plan, rest: Rewrite, name: bytes, record: CommitRecord) -> list[Operation]:
+def _kept_up(plan: Plan, item: Resolution, name: bytes, record: CommitRecord) -> list[Operation]:
     """Replace the whole text in the upper by the rest of it, which has the workspace's edits merged in."""
-    put = replacement(plan.survey, record, rest, name)
+    finding = item.finding
+    put = replacement(plan.survey, record, finding, _text(item.rest), merged_mode(finding), name)
     if not put:
-        raise ConcurrentChange(rest.finding.path, CHANGING)
-    keep_start(plan.survey, record, rest.finding, name)
+        raise ConcurrentChange(finding.path, CHANGING)
+    keep_start(plan.survey, record, finding, name)
     return put
 
 
 def _marked(
-    plan: Plan, mark: Rewrite, name: bytes, moved: MovedPaths, record: CommitRecord
+    plan: Plan, mark: Resolution, name: bytes, moved: MovedPaths, record: CommitRecord
 ) -> list[Operation]:
     """Replace the sandbox's text by one with conflict markers, whose baseline is the workspace's text."""
-    put = replacement(plan.survey, record, mark, name)
+    finding = mark.finding
+    put = replacement(plan.survey, record, finding, _text(mark.content), merged_mode(finding), name)
     if not put:
         return []
-    keep_start(plan.survey, record, mark.finding, name)
-    return [*put, Rebase(mark.finding.path, moved(mark.finding.lower_path), marked=True)]
+    keep_start(plan.survey, record, finding, name)
+    return [*put, Rebase(finding.path, moved(finding.lower_path), marked=True)]
+
+
+def _text(resolved: bytes | None) -> bytes:
+    if resolved is None:
+        raise ValueError("nothing was merged")
+    return resolved

@@ -27,6 +27,7 @@ from sandboxfs.commit.actions import (
     ReplaceObject,
     identity_seen,
 )
+from sandboxfs.commit.selection import Resolution
 from sandboxfs.hostfs.copy import Attributes, of_the_sandbox, own_attributes
 from sandboxfs.hostfs.identity import ObjectIdentity
 from sandboxfs.hostfs.tree import Unreadable, contents
@@ -131,24 +132,11 @@ def _twin(layers: Layers, path: bytes, status: os.stat_result, lower_path: bytes
 UPPER, INDEX = "upper", "index"
 
 
-@dataclass(frozen=True)
-class ChangeToApply:
-    """A change to apply, with *content* in place of the sandbox's content.
-
-    Unless *whole*, the rest of the change stays in the sandbox; unless *mode*, its attributes do.
-    """
-
-    finding: PathChange
-    content: bytes | None = None
-    whole: bool = True
-    mode: bool = True
-
-
 class ActionBuilder:
     """Turns *items* of *survey*, with all that they need, into actions. *mounts* are mountpoints."""
 
     def __init__(
-        self, survey: ScanResult, items: Sequence[ChangeToApply], mounts: frozenset[bytes] = frozenset()
+        self, survey: ScanResult, items: Sequence[Resolution], mounts: frozenset[bytes] = frozenset()
     ) -> None:
         self._layers: Layers = survey.view.layers
         self._upper = survey.view.upper
@@ -197,7 +185,7 @@ class ActionBuilder:
 
     # Changes
 
-    def _add(self, item: ChangeToApply) -> None:
+    def _add(self, item: Resolution) -> None:
         finding = item.finding
         match finding.kind:
             case ChangeKind.DELETED:
@@ -223,7 +211,7 @@ class ActionBuilder:
             spot = self._spot_of(finding.lower_path)
             self._changes.append(ReplaceObject(spot, self._replaced(finding), None))
 
-    def _put(self, item: ChangeToApply, old: Expected | None) -> None:
+    def _put(self, item: Resolution, old: Expected | None) -> None:
         finding = item.finding
         thing = self._thing(item)
         top = self._tree_around(finding.path)
@@ -241,7 +229,7 @@ class ActionBuilder:
             found = path = above
         return found
 
-    def _thing(self, item: ChangeToApply) -> NewObject:
+    def _thing(self, item: Resolution) -> NewObject:
         side = item.finding.new
         if side is None:
             raise ValueError("nothing to make")

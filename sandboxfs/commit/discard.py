@@ -11,7 +11,7 @@ from sandboxfs.commit.actions import IDENTITY, identity_seen
 from sandboxfs.commit.finish import ReviewOutcome, ReviewTarget, edit_plan, finish
 from sandboxfs.commit.records import DISCARD, RecordSummary
 from sandboxfs.commit.selection import Choose, SelectedPart
-from sandboxfs.commit.upper_edits import Rewrite, UpperFollower, replaced_parts, replacement, without_mode
+from sandboxfs.commit.upper_edits import UpperFollower, replaced_parts, replacement, without_mode
 from sandboxfs.review.change import PathChange
 from sandboxfs.review.repositories import repositories_of
 from sandboxfs.review.scan import ScanResult
@@ -69,8 +69,8 @@ def discard(site: ReviewTarget, plan: DiscardPlan, *, message: str | None = None
         operations = UpperFollower(plan.survey, plan.findings).dropped()
         for number, (finding, part) in enumerate(plan.parts):
             # The rest of the text takes the place of the whole.
-            rest = Rewrite(finding, part.content, without_mode(finding, part))
-            operations += replacement(plan.survey, record, rest, b"part-%d" % number)
+            mode = without_mode(finding, part)
+            operations += replacement(plan.survey, record, finding, part.content, mode, b"part-%d" % number)
         more: dict[str, object] = {
             "seen": [_seen(finding) for finding in plan.findings if _is_as_seen(finding)],
             "parts": replaced_parts(record, operations),

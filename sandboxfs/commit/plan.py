@@ -16,9 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from sandboxfs.commit.build import ChangeToApply
-from sandboxfs.commit.selection import Choose, SelectedPart
-from sandboxfs.commit.upper_edits import Rewrite, merged_mode, without_mode
+from sandboxfs.commit.selection import Choose, Resolution, Resolving, SelectedPart
 from sandboxfs.hostfs.identity import is_other_volume, mounted_volume
 from sandboxfs.hostfs.tree import Unreadable
 from sandboxfs.paths import PathSet, is_below, joined, parted, quoted
@@ -46,85 +44,64 @@ class OnConflict(StrEnum):
     THEIRS = "theirs"
 
 
-class Resolving(StrEnum):
-    """The outcome for one change."""
-
-    TAKE = "take"
-    LEAVE = "leave"
-    DROP = "drop"
-    # A part is dropped: the sandbox keeps the rest.
-    TRIM = "trim"
-    # Both sides with conflict markers go into the view.
-    MARK = "mark"
-    CONFLICT = "conflict"
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """The outcome for a change, with the merged *content* in place of the sandbox's, if there was a merge.
-
-    *rest* is the text that the sandbox keeps in place of its own, where only a part is taken.
-    """
-
-    fate: Resolving
-    content: bytes | None = None
-    rest: bytes | None = None
-
-
-_TAKE = Resolution(Resolving.TAKE)
-_CONFLICT = Resolution(Resolving.CONFLICT)
-
-
 def resolve(finding: PathChange, how: OnConflict) -> Resolution:
     """Decide about *finding*."""
     if finding.conflict is None:
-        return _TAKE
+        return Resolution(finding)
     if how is OnConflict.SKIP:
-        return Resolution(Resolving.LEAVE)
+        return Resolution(finding, Resolving.LEAVE)
     if how is OnConflict.THEIRS:
-        return Resolution(Resolving.DROP)
-    if how is OnConflict.OURS:
-        return _TAKE if _can_be_forced(finding) else _CONFLICT
-    return _merged(finding) if how is OnConflict.MERGE else _CONFLICT
+        return Resolution(finding, Resolving.DROP)
+    if how is OnConflict.OURS and _can_be_forced(finding):
+        return Resolution(finding)
+    return _merged(finding) if how is OnConflict.MERGE else _conflict(finding)
+
+
+def _conflict(finding: PathChange) -> Resolution:
+    return Resolution(finding, Resolving.CONFLICT)
 
 
 def resolve_part(finding: PathChange, part: SelectedPart, how: OnConflict) -> Resolution:
     """Decide about *part* of *finding*."""
     if finding.conflict is None:
-        return Resolution(Resolving.TAKE, part.content)
+        return Resolution(finding, content=part.content, part=part)
     if how is OnConflict.SKIP:
-        return Resolution(Resolving.LEAVE)
+        return Resolution(finding, Resolving.LEAVE)
     try:
         if how is OnConflict.THEIRS:
             return _trimmed(finding, part)
         if how is OnConflict.MERGE:
             return _merged_part(finding, part)
     except Unreadable:
-        return _CONFLICT
+        return _conflict(finding)
     # Forcing a part of the sandbox's change would discard all that the workspace changed.
-    return _CONFLICT
+    return _conflict(finding)
 
 
 def _merged_part(finding: PathChange, part: SelectedPart) -> Resolution:
     """Merge *part* and the rest with the workspace's text; the rest would revert the workspace otherwise."""
     whole = _merged(finding)
     if whole.fate is not Resolving.TAKE or finding.old is None or finding.lower is None:
-        return _CONFLICT
+        return _conflict(finding)
     if finding.kind is ChangeKind.RENAMED:
         # The edits are at the old name, the rest would be at the new one.
-        return _CONFLICT
+        return _conflict(finding)
     merged = merge(finding.old.read(), part.content, finding.lower.read())
-    return Resolution(Resolving.TAKE, merged.text, whole.content) if merged.clean else _CONFLICT
+    if not merged.clean:
+        return _conflict(finding)
+    return Resolution(finding, content=merged.text, rest=whole.content, part=part)
 
 
 def _trimmed(finding: PathChange, part: SelectedPart) -> Resolution:
     """Take *part* out of the sandbox's text."""
     if finding.new is None:
-        return _CONFLICT
+        return _conflict(finding)
     before = b"" if finding.old is None else finding.old.read()
     rest = merge(part.content, finding.new.read(), before)
     # A hunk that was edited by hand may be no part of the change at all.
-    return Resolution(Resolving.TRIM, rest=rest.text) if rest.clean else _CONFLICT
+    if not rest.clean:
+        return _conflict(finding)
+    return Resolution(finding, Resolving.TRIM, rest=rest.text, part=part)
 
 
 def _can_be_forced(finding: PathChange) -> bool:
@@ -140,18 +117,18 @@ def _merged(finding: PathChange) -> Resolution:
         finding.kind in (ChangeKind.MODIFIED, ChangeKind.MODE, ChangeKind.RENAMED) and not finding.is_dir
     )
     if not mergeable or finding.conflict != change.CHANGED:
-        return _CONFLICT
+        return _conflict(finding)
     if not (_is_text_sized(old) and _is_text_sized(new) and _is_text_sized(lower)):
-        return _CONFLICT
+        return _conflict(finding)
     if old is None or new is None or lower is None or _modes_clash(old, new, lower):
-        return _CONFLICT
+        return _conflict(finding)
     try:
         merged = merge(old.read(), new.read(), lower.read())
     except Unreadable:
-        return _CONFLICT
+        return _conflict(finding)
     if merged.binary:
-        return _CONFLICT
-    return Resolution(Resolving.TAKE if merged.clean else Resolving.MARK, merged.text)
+        return _conflict(finding)
+    return Resolution(finding, Resolving.TAKE if merged.clean else Resolving.MARK, merged.text)
 
 
 def _is_text_sized(side: Version | None) -> bool:
@@ -189,16 +166,14 @@ class Plan:
     the sandbox, *left* stay because they were skipped, *conflicts* because nothing could be done, *held*
     because a person has to approve them or what they need. *left_out* sums up ignored files and git's own.
     *refusals* are changes that must not be applied, and why: any refusal, or a conflict where the plan
-    *fails* on conflicts, keeps all changes from being applied. *rests* are the texts that the sandbox keeps
-    in place of its own when a part of a change was merged.
+    *fails* on conflicts, keeps all changes from being applied.
     """
 
     survey: ScanResult
-    items: tuple[ChangeToApply, ...] = ()
+    items: tuple[Resolution, ...] = ()
     drops: tuple[PathChange, ...] = ()
-    trims: tuple[Rewrite, ...] = ()
-    marks: tuple[Rewrite, ...] = ()
-    rests: tuple[Rewrite, ...] = ()
+    trims: tuple[Resolution, ...] = ()
+    marks: tuple[Resolution, ...] = ()
     left: tuple[PathChange, ...] = ()
     conflicts: tuple[PathChange, ...] = ()
     refusals: tuple[tuple[PathChange, str], ...] = ()
@@ -247,14 +222,13 @@ class _Planner:
         staying = self._with(fates, Resolving.LEAVE, Resolving.TRIM, Resolving.MARK, Resolving.CONFLICT)
         held_up = self._needs.dependents(staying) - dropped
         taken = [n for n in self._with(fates, Resolving.TAKE) if n not in held_up | dropped]
-        items = [self._item(n, fates[n]) for n in taken]
+        items = [fates[n] for n in taken]
         return Plan(
             self._survey,
             tuple(items),
             drops=self._those(sorted(dropped)),
-            trims=tuple(self._trim(n, fates[n]) for n in self._with(fates, Resolving.TRIM)),
-            marks=tuple(self._merged(n, fates[n].content) for n in self._with(fates, Resolving.MARK)),
-            rests=tuple(self._merged(n, fates[n].rest) for n in taken if fates[n].rest is not None),
+            trims=tuple(fates[n] for n in self._with(fates, Resolving.TRIM)),
+            marks=tuple(fates[n] for n in self._with(fates, Resolving.MARK)),
             left=self._those(self._left(fates, held_up)),
             conflicts=self._those(self._with(fates, Resolving.CONFLICT, Resolving.MARK)),
             refusals=tuple(self._refusals(items)),
@@ -316,7 +290,7 @@ class _Planner:
         merging = self._options.on_conflict is OnConflict.MERGE
         if merging and finding.conflict is not None and number in self._selection.in_repository:
             # Merged or marked lines of a branch or a log make no branch and no log.
-            return Resolution(Resolving.CONFLICT)
+            return _conflict(finding)
         return resolve(finding, self._options.on_conflict)
 
     def _keep_what_was_not_chosen(self, fates: dict[int, Resolution]) -> None:
@@ -328,28 +302,11 @@ class _Planner:
         needed = self._needs.closure([*others, *self._with(fates, Resolving.TRIM, Resolving.CONFLICT)])
         for number in dropped:
             if number in needed:
-                fates[number] = Resolution(Resolving.CONFLICT)
-
-    def _merged(self, number: int, text: bytes | None) -> Rewrite:
-        finding = self._findings[number]
-        if text is None:
-            raise ValueError("nothing was merged")
-        return Rewrite(finding, text, merged_mode(finding))
-
-    def _trim(self, number: int, resolution: Resolution) -> Rewrite:
-        finding = self._findings[number]
-        if resolution.rest is None:
-            raise ValueError("nothing is left")
-        return Rewrite(finding, resolution.rest, without_mode(finding, self._partly[number]))
-
-    def _item(self, number: int, resolution: Resolution) -> ChangeToApply:
-        part = self._partly.get(number)
-        mode = part is None or part.mode
-        return ChangeToApply(self._findings[number], resolution.content, whole=part is None, mode=mode)
+                fates[number] = _conflict(self._findings[number])
 
     # Refusing
 
-    def _refusals(self, items: Sequence[ChangeToApply]) -> Iterable[tuple[PathChange, str]]:
+    def _refusals(self, items: Sequence[Resolution]) -> Iterable[tuple[PathChange, str]]:
         taken = {item.finding.path: item.finding for item in items}
         for item in items:
             why = None if self._options.allow_special else special(item.finding, self._given(item, taken))
@@ -357,7 +314,7 @@ class _Planner:
             if why is not None:
                 yield item.finding, why
 
-    def _given(self, item: ChangeToApply, taken: Mapping[bytes, PathChange]) -> int:
+    def _given(self, item: Resolution, taken: Mapping[bytes, PathChange]) -> int:
         """The mode bits that the kernel gives a new directory because its parent has them."""
         finding = item.finding
         if finding.new is None or not finding.new.is_dir or not finding.path:

@@ -18,7 +18,7 @@ import stat
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sandboxfs.commit.actions import IDENTITY
 from sandboxfs.commit.build import UnchangedLink
@@ -405,18 +405,18 @@ def exchanged(operations: Iterable[Operation]) -> set[bytes]:
 SEEN = b".seen"
 
 
-@dataclass(frozen=True)
-class Rewrite:
-    """Another *content* for the sandbox's file of *finding*; all other attributes stay, but for a *mode*."""
+def replacement(
+    survey: ScanResult,
+    record: CommitRecord,
+    finding: PathChange,
+    content: bytes,
+    mode: int | None,
+    name: bytes,
+) -> list[Operation]:
+    """Write *content* to *name* in *record*; return the operation that puts it into the file of *finding*.
 
-    finding: PathChange
-    content: bytes
-    mode: int | None = None
-
-
-def replacement(survey: ScanResult, record: CommitRecord, rewrite: Rewrite, name: bytes) -> list[Operation]:
-    """Write a text to *name* in *record*; return the operation that puts it into the upper."""
-    finding, mode = rewrite.finding, rewrite.mode
+    All other attributes of the file stay, but for a *mode*.
+    """
     upper = survey.view.layers.upper
     status, side = upper.stat(finding.path), finding.new
     if status is None or side is None:
@@ -427,7 +427,7 @@ def replacement(survey: ScanResult, record: CommitRecord, rewrite: Rewrite, name
     bits = attributes.mode if mode is None else stat.S_IFREG | mode
     attributes = replace(attributes, mode=bits, atime_ns=now, mtime_ns=now)
     with record.folder(b"upper") as kept, Syncer() as syncer:
-        write_file(rewrite.content, attributes, kept, name, syncer)
+        write_file(content, attributes, kept, name, syncer)
     expected = UpperIdentity(side.ino, side.size, side.mtime_ns, side.ctime_ns)
     return [RestoreEntry(finding.path, name, expected)]
 
@@ -465,6 +465,8 @@ def merged_mode(finding: PathChange) -> int | None:
     return stat.S_IMODE(lower.mode)
 
 
-def without_mode(finding: PathChange, part: SelectedPart) -> int | None:
+def without_mode(finding: PathChange, part: SelectedPart | None) -> int | None:
     """The mode that a file has without *part* of its change, where that differs."""
-    return stat.S_IMODE(finding.old.mode) if part.mode and finding.old is not None else None
+    if part is None or not part.mode or finding.old is None:
+        return None
+    return stat.S_IMODE(finding.old.mode)
