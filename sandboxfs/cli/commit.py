@@ -13,7 +13,7 @@ from sandboxfs.service.commit import ON_CONFLICT, CommitPrompt, CommitRequest, C
 from sandboxfs.service.events import Prompt
 
 if TYPE_CHECKING:
-    from sandboxfs.service.pick import HunkPicking
+    from sandboxfs.service.pick import Picking
 
 DESCRIPTION = """\
 Apply what the sandbox changed to the workspace: all changes, or those at and below the
@@ -126,7 +126,7 @@ def run(words: list[str]) -> int:
     return EXIT_DECLINED if result.declined else 0
 
 
-def _ask_by_hunk(picking: "HunkPicking") -> None:
+def _ask_by_hunk(picking: "Picking") -> None:
     # Imported here: it takes longer than all else, and few ask for it.
     from sandboxfs.cli.pick import ask_by_hunk
 

@@ -12,7 +12,7 @@ from sandboxfs.service.discard import DiscardPrompt, DiscardRequest, DiscardResu
 from sandboxfs.service.events import Prompt
 
 if TYPE_CHECKING:
-    from sandboxfs.service.pick import HunkPicking
+    from sandboxfs.service.pick import Picking
 
 DESCRIPTION = """\
 Drop what the sandbox changed at and below the given paths, with what cannot be without
@@ -81,7 +81,7 @@ def run(words: list[str]) -> int:
     return EXIT_DECLINED if result.declined else 0
 
 
-def _ask_by_hunk(picking: "HunkPicking") -> None:
+def _ask_by_hunk(picking: "Picking") -> None:
     # Imported here: it takes longer than all else, and few ask for it.
     from sandboxfs.cli.pick import ask_by_hunk
 

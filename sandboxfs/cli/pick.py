@@ -23,11 +23,13 @@ from sandboxfs.cli.terminal import Style, Terminal
 from sandboxfs.paths import make_directories, quoted
 from sandboxfs.review.hunks import text_lines
 from sandboxfs.service.pick import (
-    HunkPicking,
-    HunkQuestion,
-    Reply,
+    BadEdit,
+    CannotAnswer,
+    Picking,
+    Question,
     comment_lines,
     editing_directory,
+    without_comments,
 )
 
 _FALLBACK = "vi"
@@ -162,13 +164,13 @@ def open_terminal(verb: str) -> Terminal:
     return Terminal.open(f"{verb} by hunk", hint)
 
 
-def ask_by_hunk(picking: HunkPicking) -> None:
+def ask_by_hunk(picking: Picking) -> None:
     """Ask all questions of *picking* on the terminal."""
     with open_terminal(picking.verb) as terminal:
         pick(picking, terminal)
 
 
-def pick(picking: HunkPicking, terminal: Terminal) -> None:
+def pick(picking: Picking, terminal: Terminal) -> None:
     """Ask all questions of *picking* on *terminal*."""
     asker = _Asker(picking, terminal)
     while (question := picking.question) is not None:
@@ -178,14 +180,14 @@ def pick(picking: HunkPicking, terminal: Terminal) -> None:
 class _Asker:
     """Shows questions, and understands what is typed."""
 
-    def __init__(self, picking: HunkPicking, terminal: Terminal) -> None:
+    def __init__(self, picking: Picking, terminal: Terminal) -> None:
         self._picking = picking
         self._verb: str = picking.verb
         self._terminal = terminal
         self._position = 0
         self._text: tuple[int, bytes] | None = None
 
-    def ask(self, question: HunkQuestion) -> None:
+    def ask(self, question: Question) -> None:
         """Ask once, and do what is answered."""
         self._show(question)
         line = self._terminal.ask(_prompt(question, self._verb))
@@ -194,7 +196,7 @@ class _Asker:
         elif line:
             self._do(line, question)
 
-    def _do(self, line: str, question: HunkQuestion) -> None:
+    def _do(self, line: str, question: Question) -> None:
         letter, argument = line[0], line[1:].strip()
         if letter not in question.letters and letter.lower() in "ynqadgsep":
             letter = letter.lower()
@@ -211,24 +213,24 @@ class _Asker:
             case "g" | "/" if letter in question.letters and not argument:
                 self._answer_with_more(letter)
             case _:
-                self._tell(self._picking.answer(letter, argument))
+                self._answer(letter, argument)
 
-    def _show(self, question: HunkQuestion) -> None:
+    def _show(self, question: Question) -> None:
         """Show the part that is asked about, unless it is what was shown last."""
         if question.position != self._position:
             for line in question.header:
                 self._terminal.show(line, Style.META)
             self._position, self._text = question.position, None
-        if self._text != (question.number, question.text):
-            for line in text_lines(question.text):
+        if self._text != (question.number, question.part.text):
+            for line in text_lines(question.part.text):
                 self._terminal.show(line, _style(line))
-            self._text = question.number, question.text
+            self._text = question.number, question.part.text
 
     def _answer_with_more(self, letter: str) -> None:
         """Ask for what the letter needs; nothing typed takes the letter back."""
         argument = self._ask_where() if letter == "g" else self._terminal.ask("search for pattern?")
         if argument:
-            self._tell(self._picking.answer(letter, argument))
+            self._answer(letter, argument)
 
     def _ask_where(self) -> str | None:
         lines = self._picking.overview()
@@ -240,9 +242,9 @@ class _Asker:
             if answer != "" or not lines:
                 return answer
 
-    def _edit(self, question: HunkQuestion) -> None:
+    def _edit(self, question: Question) -> None:
         """Have the hunk edited until it fits or the person gives up."""
-        body, outcome = question.text, f"What is left of it is marked to {self._verb}."
+        body, outcome = question.part.text, f"What is left of it is marked to {self._verb}."
         while True:
             guided = _guided(body, self._verb, outcome)
             # An editor may leave nothing of what was on the screen.
@@ -252,13 +254,13 @@ class _Asker:
             except EditorFailed as failure:
                 self._complain(f"The hunk stays as it was: {failure}.")
                 return
-            reply = self._picking.edit(text)
-            if reply.reason is None:
-                if not reply.taken:
+            try:
+                if not self._picking.edit(text):
                     self._terminal.say("Nothing is left of the hunk: it stays as it was.")
                 return
-            self._complain(f"The edited hunk cannot be used: {reply.reason}.")
-            body, outcome = reply.body, f"It could not be used: {reply.reason}."
+            except BadEdit as reason:
+                self._complain(f"The edited hunk cannot be used: {reason}.")
+                body, outcome = without_comments(text), f"It could not be used: {reason}."
             if not self._wants("Edit again ('n' leaves the hunk as it was)"):
                 return
 
@@ -268,30 +270,34 @@ class _Asker:
             if answer is None or answer.lower() in ("y", "n"):
                 return answer is not None and answer.lower() == "y"
 
-    def _help(self, question: HunkQuestion) -> None:
+    def _help(self, question: Question) -> None:
         for letter in question.letters:
             words = _HELP[letter].format(verb=self._verb, what=_what(question))
             self._terminal.say(f"{letter} - {words}")
 
-    def _tell(self, reply: Reply) -> None:
-        if reply.refused:
-            self._complain(reply.sentence)
-        elif reply.sentence:
-            self._terminal.say(reply.sentence, Style.META)
+    def _answer(self, letter: str, argument: str) -> None:
+        try:
+            sentence = self._picking.answer(letter, argument)
+        except CannotAnswer as refusal:
+            self._complain(str(refusal))
+            return
+        if sentence:
+            self._terminal.say(sentence, Style.META)
 
     def _complain(self, sentence: str) -> None:
         self._terminal.show(sentence.encode(errors="surrogateescape"), Style.TROUBLE)
 
 
-def _prompt(question: HunkQuestion, verb: str) -> str:
-    was = "" if question.was is None else f" (was: {'y' if question.was else 'n'})"
+def _prompt(question: Question, verb: str) -> str:
+    decided = question.part.taken
+    was = "" if decided is None else f" (was: {'y' if decided else 'n'})"
     what, letters = _what(question), ",".join(question.letters)
     return f"({question.number}/{question.count}) {verb.capitalize()} {what}{was} [{letters}]?"
 
 
-def _what(question: HunkQuestion) -> str:
+def _what(question: Question) -> str:
     """Name what is asked about."""
-    return f"this {question.subject}{' and all that changed in it' if question.takes_all else ''}"
+    return f"this {question.part.subject}{' and all that changed in it' if question.takes_all else ''}"
 
 
 def _style(line: bytes) -> Style:

@@ -13,14 +13,14 @@ all parts of a path are decided the next path follows; a path left behind cannot
 import re
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from sandboxfs.commit.selection import PickedHunks, Picks, Verb, edited
+from sandboxfs.commit.selection import SelectedPart, Verb, edited, reverse
 from sandboxfs.review.change import ChangeKind, PathChange, Version
-from sandboxfs.review.hunks import Hunk, hunks, is_binary, split
+from sandboxfs.review.hunks import Hunk, apply_hunks, hunks, is_binary, split
 from sandboxfs.review.patch import quote_name
 
 # Nobody reads more; and a diff holds both texts in memory.
@@ -60,28 +60,33 @@ _SUBJECTS = {
 
 
 @dataclass(frozen=True)
-class Lead:
-    """A part of a change that is no hunk; *text* shows it as a patch would."""
+class OfferedPart:
+    """A part of a change, and whether it is *taken*, once that is decided; *text* shows it as a patch would.
+
+    *edited* says that a person made the *hunk* another one.
+    """
 
     subject: Subject
     text: bytes
+    hunk: Hunk | None = None
+    edited: bool = False
+    taken: bool | None = None
 
 
 @dataclass(frozen=True)
 class OfferedChange:
-    """One changed path: *leads* are asked about first, then *hunks*, which turn *old* text into *new*.
+    """One changed path: its *parts*, in the order in which they are asked about.
 
-    A change without hunks has one lead, which stands for the whole change. A lead that is a rename carries
-    the hunks: their edits can only be at the new path. *header* is shown above, *what* names a hunk.
+    Hunks, which turn *old* text into *new*, come last. A change without hunks has one part, which stands for
+    the whole change. A rename carries the hunks: their edits can only be at the new path. *header* is shown
+    above.
     """
 
     path: bytes
-    leads: tuple[Lead, ...] = ()
-    hunks: tuple[Hunk, ...] = ()
+    parts: tuple[OfferedPart, ...] = ()
     old: bytes = b""
     new: bytes = b""
     header: tuple[bytes, ...] = ()
-    what: Subject = Subject.HUNK
 
 
 def offer(finding: PathChange, context: int = 3, notes: tuple[bytes, ...] = ()) -> OfferedChange:
@@ -107,14 +112,13 @@ def offer(finding: PathChange, context: int = 3, notes: tuple[bytes, ...] = ()) 
         return OfferedChange(
             finding.path, (_whole(finding, b"".join(hunk.text for hunk in found)),), header=header
         )
+    subject = Subject.HUNK if old else Subject.ADDITION
     return OfferedChange(
         finding.path,
-        tuple(_leads(finding)),
-        found,
+        (*_leads(finding), *(OfferedPart(subject, hunk.text, hunk) for hunk in found)),
         before,
         after,
         (*header, *_opening(old, new), b"--- " + (old_name if old else b"/dev/null"), b"+++ " + new_name),
-        Subject.HUNK if old else Subject.ADDITION,
     )
 
 
@@ -136,7 +140,7 @@ def _glance(side: Version | None) -> bytes:
     return b"file of %d bytes" % side.size if side is not None and side.is_file else b""
 
 
-def _whole(finding: PathChange, content: bytes) -> Lead:
+def _whole(finding: PathChange, content: bytes) -> OfferedPart:
     """Put the whole change into one question."""
     subject = _SUBJECTS[finding.kind]
     if subject is Subject.CHANGE and not content:
@@ -145,16 +149,16 @@ def _whole(finding: PathChange, content: bytes) -> Lead:
     texts = [_rename(finding), *_opening(finding.old, finding.new), *_attributes(finding)]
     if not any(texts) and not content:
         texts.append(b"extended attributes changed")
-    return Lead(subject, b"".join(text + b"\n" for text in texts if text) + content)
+    return OfferedPart(subject, b"".join(text + b"\n" for text in texts if text) + content)
 
 
-def _leads(finding: PathChange) -> Iterator[Lead]:
+def _leads(finding: PathChange) -> Iterator[OfferedPart]:
     """Ask about a rename and about attributes before the hunks."""
     if finding.old_path is not None:
-        yield Lead(Subject.RENAME, _rename(finding) + b"\n")
+        yield OfferedPart(Subject.RENAME, _rename(finding) + b"\n")
     attributes = list(_attributes(finding))
     if attributes:
-        yield Lead(Subject.MODE, b"".join(line + b"\n" for line in attributes))
+        yield OfferedPart(Subject.MODE, b"".join(line + b"\n" for line in attributes))
 
 
 def _rename(finding: PathChange) -> bytes:
@@ -196,41 +200,36 @@ class CannotAnswer(ValueError):
 
 @dataclass(frozen=True)
 class Question:
-    """The present question: part *number* of *count*.
+    """The present question: about *part*, *number* of *count*, of the change that is the one at *position*.
 
-    *letters* are the answers that apply; *was* is the earlier answer, if there was one.
+    *header* is shown above the change. *letters* are the answers that apply; *takes_all* says whether all
+    that changed in the file goes with this part. A part that was decided before has that decision.
     """
 
-    item: OfferedChange
+    position: int
+    header: tuple[bytes, ...]
     number: int
     count: int
-    subject: Subject
-    text: bytes
-    hunk: Hunk | None
+    part: OfferedPart
     letters: tuple[str, ...]
-    was: bool | None
+    takes_all: bool
 
 
-@dataclass
-class _Part:
-    """One part of the current path and the decision about it."""
-
-    subject: Subject
-    text: bytes
-    hunk: Hunk | None = None
-    edited: bool = False
-    taken: bool | None = None
+Picks = Mapping[bytes, SelectedPart | bool]
+"""How much is taken of the change at each path that was asked about."""
 
 
 class Picking:
     """Takes a person through *items*, which are requested one by one, when their turn comes."""
 
     def __init__(self, items: Iterable[OfferedChange], verb: Verb) -> None:
+        self.verb: Verb = verb
         self._items: Iterator[OfferedChange] = iter(items)
-        self._verb: Verb = verb
-        self._picks: dict[bytes, PickedHunks | bool] = {}
+        self._picks: dict[bytes, SelectedPart | bool] = {}
         self._item: OfferedChange | None = None
-        self._parts: list[_Part] = []
+        self._parts: list[OfferedPart] = []
+        # Which change is asked about, of those that have parts; none before the first question.
+        self._position = 0
         self._at = 0
         self._answers: dict[str, Callable[[str], str]] = {
             "y": lambda _: self._decide(taken=True),
@@ -246,23 +245,24 @@ class Picking:
             "/": self._search,
             "s": lambda _: self._split(),
         }
-        self._next_item()
 
     @property
     def question(self) -> Question | None:
         """The present question; None when every question has been asked."""
+        if not self._position:
+            self._next_item()
         if self._item is None:
             return None
-        part = self._parts[self._at]
+        part, count = self._parts[self._at], len(self._parts)
         return Question(
-            item=self._item,
+            position=self._position,
+            header=self._item.header,
             number=self._at + 1,
-            count=len(self._parts),
-            subject=part.subject,
-            text=part.text,
-            hunk=part.hunk,
+            count=count,
+            part=part,
             letters=tuple(self._letters(part)),
-            was=part.taken,
+            # Without its rename nothing of a file's changes has a place.
+            takes_all=part.subject is Subject.RENAME and self.verb == "discard" and count > 1,
         )
 
     @property
@@ -289,17 +289,18 @@ class Picking:
         does not fit; both leave everything as it was.
         """
         question = self.question
-        if question is None or question.hunk is None or "e" not in question.letters:
+        if question is None or self._item is None or question.part.hunk is None:
             raise CannotAnswer(_REFUSALS["e"])
-        part, item = self._parts[self._at], question.item
+        part, item = question.part, self._item
         others = [other.hunk for other in self._parts if other.hunk is not None and other is not part]
-        backwards = self._verb == "discard"
-        base = item.new if backwards else item.old
-        result = edited(question.hunk, text, base, others, backwards=backwards)
+        backwards = self.verb == "discard"
+        result = edited(
+            question.part.hunk, text, item.new if backwards else item.old, others, backwards=backwards
+        )
         if result is None:
             return False
-        if result is not question.hunk:
-            part.hunk, part.text, part.edited = result, result.text, True
+        if result is not part.hunk:
+            self._parts[self._at] = replace(part, hunk=result, text=result.text, edited=True)
         self._decide(taken=True)
         return True
 
@@ -311,7 +312,7 @@ class Picking:
             for number, part in enumerate(self._parts, 1)
         ]
 
-    def _letters(self, part: _Part) -> Iterator[str]:
+    def _letters(self, part: OfferedPart) -> Iterator[str]:
         yield from "ynqad"
         if self._undecided(self._at + 1, None):
             yield "j"
@@ -337,20 +338,22 @@ class Picking:
         return ""
 
     def _decide(self, *, taken: bool) -> str:
-        part = self._parts[self._at]
-        part.taken = taken
+        self._set(self._at, taken=taken)
         told = ""
         # The hunks of a renamed file have no other path to go to, or to stay at.
-        if part.subject is Subject.RENAME and taken == (self._verb == "discard"):
+        if self._parts[self._at].subject is Subject.RENAME and taken == (self.verb == "discard"):
             told = "" if len(self._parts) == 1 else f"That decides all of its {len(self._parts)} parts."
-            for other in self._parts:
-                other.taken = taken
+            for index in range(len(self._parts)):
+                self._set(index, taken=taken)
         self._advance()
         return told
 
+    def _set(self, index: int, *, taken: bool) -> None:
+        self._parts[index] = replace(self._parts[index], taken=taken)
+
     def _decide_rest(self, *, taken: bool) -> str:
         for index in self._undecided(self._at + 1, None):
-            self._parts[index].taken = taken
+            self._set(index, taken=taken)
         return self._decide(taken=taken)
 
     def _quit(self) -> str:
@@ -368,16 +371,15 @@ class Picking:
 
     def _leave(self) -> None:
         if self._item is not None:
-            self._picks[self._item.path] = _picked(self._parts, self._verb)
+            self._picks[self._item.path] = _picked(self._item, self._parts, self.verb)
         self._next_item()
 
     def _next_item(self) -> None:
+        self._position += 1
         self._at = 0
         for item in self._items:
-            self._parts = [_Part(lead.subject, lead.text) for lead in item.leads]
-            self._parts += [_Part(item.what, hunk.text, hunk) for hunk in item.hunks]
-            if self._parts:
-                self._item = item
+            if item.parts:
+                self._item, self._parts = item, list(item.parts)
                 return
         self._item, self._parts = None, []
 
@@ -407,7 +409,7 @@ class Picking:
     def _split(self) -> str:
         part = self._parts[self._at]
         pieces = [] if part.hunk is None else split(part.hunk)
-        made = [_Part(part.subject, piece.text, piece, part.edited) for piece in pieces]
+        made = [OfferedPart(part.subject, piece.text, piece, part.edited) for piece in pieces]
         self._parts[self._at : self._at + 1] = made
         return f"Split into {len(made)} hunks."
 
@@ -424,18 +426,20 @@ _REFUSALS = {
 }
 
 
-def _picked(parts: Sequence[_Part], verb: Verb) -> PickedHunks | bool:
+def _picked(item: OfferedChange, parts: list[OfferedPart], verb: Verb) -> SelectedPart | bool:
+    """How much of *item* is taken: of a part, the text that it comes to in the workspace or the sandbox."""
     taken = [part for part in parts if part.taken]
     stranded = verb == "commit" and any(part.subject is Subject.RENAME and not part.taken for part in parts)
     if not taken or stranded:
         return False
     if len(taken) == len(parts) and not any(part.edited for part in parts):
         return True
-    hunks_taken = tuple(part.hunk for part in taken if part.hunk is not None)
-    return PickedHunks(hunks_taken, any(part.subject is Subject.MODE for part in taken))
+    pieces = [part.hunk for part in taken if part.hunk is not None]
+    text = apply_hunks(item.old, pieces) if verb == "commit" else apply_hunks(item.new, map(reverse, pieces))
+    return SelectedPart(text, any(part.subject is Subject.MODE for part in taken))
 
 
-def _summary(part: _Part) -> bytes:
+def _summary(part: OfferedPart) -> bytes:
     if part.hunk is None:
         return part.subject.encode()
     place = part.hunk.header.split(b"@@")[1].strip()

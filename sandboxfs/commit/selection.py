@@ -13,7 +13,7 @@ anything: a person makes a line common to leave it untouched, and removes an add
 hunk that does not fit is refused with a reason for the person, never mended by a guess.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -130,29 +130,6 @@ def by_id(ids: Sequence[str], findings: Iterable[PathChange]) -> Choose:
 
 Verb = Literal["commit", "discard"]
 
-
-@dataclass(frozen=True)
-class PickedHunks:
-    """The hunks of a change that are taken: unaltered, split, or edited.
-
-    *mode* tells whether the change of mode and other attributes is taken as well. A commit of a part takes a
-    rename, a discard of one leaves it.
-    """
-
-    hunks: tuple[Hunk, ...] = ()
-    mode: bool = False
-
-    def committed(self, old: bytes) -> bytes:
-        """Return the text that a commit of a part puts into the workspace, which has *old*."""
-        return apply_hunks(old, self.hunks)
-
-    def kept(self, new: bytes) -> bytes:
-        """Return the text that a discard of a part leaves in the sandbox, which has *new*."""
-        return apply_hunks(new, map(reverse, self.hunks))
-
-
-Picks = Mapping[bytes, PickedHunks | bool]
-"""How much is taken of the change at each path that was asked about."""
 
 COMMENT = b"#"
 _REMARK = b"\\"

@@ -19,20 +19,20 @@ import json, os, sys
 from pathlib import Path
 from sandboxfs.commit.selection import Verb
 from sandboxfs.review.hunks import hunks
-from sandboxfs.commit.pick import OfferedChange, Lead, Subject
+from sandboxfs.commit.pick import OfferedChange, OfferedPart, Picking, Subject
 from sandboxfs.cli.pick import ask_by_hunk
-from sandboxfs.service.pick import HunkPicking
 
 verb, folder = sys.argv[1], Path(sys.argv[2])
 
 def items():
     for name, old, new, leads in json.loads((folder / "items").read_text()):
         path, old, new = name.encode(), old.encode("latin-1"), new.encode("latin-1")
-        made = tuple(Lead(Subject(subject), text.encode()) for subject, text in leads)
+        made = [OfferedPart(Subject(subject), text.encode()) for subject, text in leads]
+        made += [OfferedPart(Subject.HUNK, hunk.text, hunk) for hunk in hunks(old, new, path=path)]
         header = (b"diff --git a/%s b/%s" % (path, path),)
-        yield OfferedChange(path, made, tuple(hunks(old, new, path=path)), old, new, header)
+        yield OfferedChange(path, tuple(made), old, new, header)
 
-picking = HunkPicking(verb, items())
+picking = Picking(items(), verb)
 ask_by_hunk(picking)
 result = {}
 for item in items():
@@ -42,7 +42,7 @@ for item in items():
         text = item.new if picked == (verb == "commit") else item.old
     else:
         extent, mode = "part", picked.mode
-        text = picked.committed(item.old) if verb == "commit" else picked.kept(item.new)
+        text = picked.content
     result[item.path.decode()] = [extent, mode, text.decode("latin-1")]
 (folder / "chosen").write_text(json.dumps(result))
 """

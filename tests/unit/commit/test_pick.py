@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxfs.commit.pick import CannotAnswer, Lead, OfferedChange, Picking, Question, Subject
-from sandboxfs.commit.selection import BadEdit, PickedHunks, Picks, Verb
+from sandboxfs.commit.pick import CannotAnswer, OfferedChange, OfferedPart, Picking, Picks, Question, Subject
+from sandboxfs.commit.selection import BadEdit, SelectedPart, Verb
 from sandboxfs.review.hunks import hunks, text_lines
 from sandboxfs.review.text_diff import diff_lines
 
@@ -28,12 +28,13 @@ NEW = (
     .replace(b"line 33\n", b"")
     .replace(b"line 55\n", b"line 55\nmore\n")
 )
-RENAME = Lead(Subject.RENAME, b"rename from a\nrename to b\n")
-MODE = Lead(Subject.MODE, b"old mode 100644\nnew mode 100755\n")
+RENAME = OfferedPart(Subject.RENAME, b"rename from a\nrename to b\n")
+MODE = OfferedPart(Subject.MODE, b"old mode 100644\nnew mode 100755\n")
 
 
-def item(old: bytes, new: bytes, *leads: Lead, path: bytes = b"a") -> OfferedChange:
-    return OfferedChange(path, leads, tuple(hunks(old, new, path=path)), old, new)
+def item(old: bytes, new: bytes, *leads: OfferedPart, path: bytes = b"a") -> OfferedChange:
+    pieces = (OfferedPart(Subject.HUNK, hunk.text, hunk) for hunk in hunks(old, new, path=path))
+    return OfferedChange(path, (*leads, *pieces), old, new)
 
 
 def asked(picking: Picking) -> Question:
@@ -51,21 +52,21 @@ def play(keys: str, *items: OfferedChange, verb: Verb = "commit") -> Picks:
     return picking.picks
 
 
-def committed(keys: str, *leads: Lead) -> bytes:
-    return part(play(keys, item(OLD, NEW, *leads))).committed(OLD)
+def committed(keys: str, *leads: OfferedPart) -> bytes:
+    return part(play(keys, item(OLD, NEW, *leads))).content
 
 
-def part(picks: Picks, path: bytes = b"a") -> PickedHunks:
+def part(picks: Picks, path: bytes = b"a") -> SelectedPart:
     """The hunks that were picked of the change at *path*."""
     picked = picks[path]
-    assert isinstance(picked, PickedHunks)
+    assert isinstance(picked, SelectedPart)
     return picked
 
 
-def result(picked: PickedHunks | bool, old: bytes, new: bytes, verb: Verb) -> bytes:
+def result(picked: SelectedPart | bool, old: bytes, new: bytes, verb: Verb) -> bytes:
     """The text that is in the workspace after a commit, or in the sandbox after a discard."""
-    if isinstance(picked, PickedHunks):
-        return picked.committed(old) if verb == "commit" else picked.kept(new)
+    if isinstance(picked, SelectedPart):
+        return picked.content
     return new if picked == (verb == "commit") else old
 
 
@@ -83,20 +84,20 @@ def test_yes_to_everything_is_everything_and_no_is_nothing() -> None:
 
 def test_a_takes_all_that_is_left_of_the_path_only() -> None:
     choice = play("naq", item(OLD, NEW), item(OLD, NEW, path=b"b"))
-    assert part(choice).committed(OLD) == NEW.replace(b"five\n", b"line 5\n")
+    assert part(choice).content == NEW.replace(b"five\n", b"line 5\n")
     assert choice[b"b"] is False
 
 
 def test_d_leaves_all_that_is_left_of_the_path_only() -> None:
     choice = play("yda", item(OLD, NEW), item(OLD, NEW, path=b"b"))
-    assert part(choice).committed(OLD) == OLD.replace(b"line 5\n", b"five\n")
+    assert part(choice).content == OLD.replace(b"line 5\n", b"five\n")
     assert choice[b"b"] is True
 
 
 def test_q_keeps_what_was_taken_and_takes_nothing_more() -> None:
     choice = play("aynq", *(item(OLD, NEW, path=path) for path in (b"a", b"b", b"c")))
     assert choice[b"a"] is True
-    assert part(choice, b"b").committed(OLD) == OLD.replace(b"line 5\n", b"five\n")
+    assert part(choice, b"b").content == OLD.replace(b"line 5\n", b"five\n")
     assert choice.keys() == {b"a", b"b"}
 
 
@@ -109,6 +110,8 @@ def test_items_are_not_made_before_their_turn_nor_after_q() -> None:
             yield item(OLD, NEW, path=path)
 
     picking = Picking(items(), "commit")
+    assert made == []
+    assert asked(picking).position == 1
     assert made == [b"a"]
     picking.answer("a")
     assert made == [b"a", b"b"]
@@ -127,9 +130,9 @@ def test_j_and_k_go_past_what_is_decided_and_their_capitals_do_not() -> None:
     picking.answer("j")
     assert asked(picking).number == 3
     picking.answer("K")
-    assert (asked(picking).number, asked(picking).was) == (2, True)
+    assert (asked(picking).number, asked(picking).part.taken) == (2, True)
     picking.answer("J")
-    assert (asked(picking).number, asked(picking).was) == (3, None)
+    assert (asked(picking).number, asked(picking).part.taken) == (3, None)
 
 
 def test_what_was_left_undecided_is_asked_again_before_the_path_is_left() -> None:
@@ -140,7 +143,7 @@ def test_what_was_left_undecided_is_asked_again_before_the_path_is_left() -> Non
     for key in ("n", "n"):
         picking.answer(key)
     assert picking.question is None
-    assert part(picking.picks).committed(OLD) == OLD.replace(b"line 55\n", b"line 55\nmore\n")
+    assert part(picking.picks).content == OLD.replace(b"line 55\n", b"line 55\nmore\n")
 
 
 def test_a_decision_can_be_changed_as_long_as_the_path_is_not_left() -> None:
@@ -151,7 +154,7 @@ def test_a_changes_an_earlier_no_of_this_hunk_but_not_of_others() -> None:
     picking = Picking([item(OLD, NEW)], "commit")
     for key in ("n", "n", "K", "a"):
         picking.answer(key)
-    assert part(picking.picks).committed(OLD) == NEW.replace(b"five\n", b"line 5\n")
+    assert part(picking.picks).content == NEW.replace(b"five\n", b"line 5\n")
 
 
 def test_g_goes_to_a_number() -> None:
@@ -205,14 +208,14 @@ def test_s_asks_about_the_pieces_instead() -> None:
     assert (asked(picking).number, asked(picking).count) == (2, 4)
     for key in ("n", "y", "n"):
         picking.answer(key)
-    assert part(picking.picks).committed(OLD) == OLD.replace(b"line 33\n", b"")
+    assert part(picking.picks).content == OLD.replace(b"line 33\n", b"")
 
 
 def test_pieces_of_a_decided_hunk_are_undecided() -> None:
     picking = Picking([item(OLD, NEW)], "commit")
     for key in ("n", "y", "K", "s"):
         picking.answer(key)
-    assert (asked(picking).number, asked(picking).was) == (2, None)
+    assert (asked(picking).number, asked(picking).part.taken) == (2, None)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_only_letters_that_apply_are_offered(before: str, letters: str) -> None:
 
 @pytest.mark.parametrize("key", ["j", "J", "k", "K", "g", "/", "s", "e", "x", "Y", "?", "p", ""])
 def test_an_answer_that_does_not_apply_is_refused_with_a_sentence_and_changes_nothing(key: str) -> None:
-    picking = Picking([OfferedChange(b"a", (Lead(Subject.DELETION, b"deleted\n"),))], "commit")
+    picking = Picking([OfferedChange(b"a", (OfferedPart(Subject.DELETION, b"deleted\n"),))], "commit")
     before = asked(picking)
     with pytest.raises(CannotAnswer, match=r"\.$"):
         picking.answer(key, "1")
@@ -256,7 +259,7 @@ def test_nothing_can_be_answered_when_nothing_is_asked() -> None:
 
 def test_change_without_hunks_is_taken_or_left_as_a_whole() -> None:
     for subject in (Subject.ADDITION, Subject.DELETION, Subject.RENAME, Subject.MODE, Subject.CHANGE):
-        whole = OfferedChange(b"a", (Lead(subject, b""),))
+        whole = OfferedChange(b"a", (OfferedPart(subject, b""),))
         for verb in VERBS:
             assert play("y", whole, verb=verb)[b"a"] is True
             assert play("n", whole, verb=verb)[b"a"] is False
@@ -265,16 +268,16 @@ def test_change_without_hunks_is_taken_or_left_as_a_whole() -> None:
 def test_mode_is_asked_about_first_and_can_be_taken_without_the_hunks_or_they_without_it() -> None:
     offered = item(OLD, NEW, MODE)
     first = asked(Picking([offered], "commit"))
-    assert (first.subject, first.number, first.count, first.text) == (Subject.MODE, 1, 4, MODE.text)
-    assert play("yd", offered)[b"a"] == PickedHunks(mode=True)
+    assert (first.part.subject, first.number, first.count, first.part.text) == (Subject.MODE, 1, 4, MODE.text)
+    assert play("yd", offered)[b"a"] == SelectedPart(OLD, mode=True)
     without = part(play("na", offered))
-    assert (without.mode, without.committed(OLD)) == (False, NEW)
+    assert (without.mode, without.content) == (False, NEW)
     assert play("a", offered)[b"a"] is True
 
 
 def test_commit_of_a_rename_can_leave_hunks_behind() -> None:
     pick = part(play("ynyn", item(OLD, NEW, RENAME)))
-    assert pick.committed(OLD) == OLD.replace(b"line 30\n", b"thirty\n").replace(b"line 33\n", b"")
+    assert pick.content == OLD.replace(b"line 30\n", b"thirty\n").replace(b"line 33\n", b"")
 
 
 @pytest.mark.parametrize("keys", ["n", "jykn", "jyq", "d"])
@@ -289,7 +292,7 @@ def test_discarding_a_rename_discards_all_that_changed_in_the_file(keys: str) ->
 
 def test_hunks_of_a_rename_that_stays_can_be_discarded() -> None:
     pick = part(play("nynn", item(OLD, NEW, RENAME), verb="discard"))
-    assert pick.kept(NEW) == NEW.replace(b"five\n", b"line 5\n")
+    assert pick.content == NEW.replace(b"five\n", b"line 5\n")
 
 
 def test_person_is_told_when_an_answer_decides_more_than_was_asked() -> None:
@@ -370,23 +373,23 @@ def followed(places: set[int], lines: list[bytes], piece: list[bytes]) -> set[in
 def test_edited_hunk_is_taken_as_it_was_edited() -> None:
     picking = Picking([item(OLD, NEW)], "commit")
     picking.answer("n")
-    assert picking.edit(asked(picking).text.replace(b"-line 33\n", b" line 33\n"))
+    assert picking.edit(asked(picking).part.text.replace(b"-line 33\n", b" line 33\n"))
     picking.answer("n")
     pick = part(picking.picks)
-    assert pick.committed(OLD) == OLD.replace(b"line 30\n", b"thirty\n")
+    assert pick.content == OLD.replace(b"line 30\n", b"thirty\n")
 
 
 def test_path_with_an_edited_hunk_is_a_part_even_if_all_is_taken() -> None:
     picking = Picking([item(OLD, NEW)], "commit")
-    picking.edit(asked(picking).text.replace(b"+five\n", b"+5\n"))
+    picking.edit(asked(picking).part.text.replace(b"+five\n", b"+5\n"))
     picking.answer("a")
     pick = part(picking.picks)
-    assert pick.committed(OLD) == NEW.replace(b"five\n", b"5\n")
+    assert pick.content == NEW.replace(b"five\n", b"5\n")
 
 
 def test_hunk_that_the_editor_left_alone_is_taken_as_it_is() -> None:
     picking = Picking([item(OLD, NEW)], "commit")
-    assert picking.edit(b"# comment\n" + asked(picking).text + b"# comment\n")
+    assert picking.edit(b"# comment\n" + asked(picking).part.text + b"# comment\n")
     picking.answer("a")
     assert picking.picks[b"a"] is True
 
@@ -402,17 +405,17 @@ def test_edit_that_does_not_fit_changes_nothing() -> None:
     picking = Picking([item(OLD, NEW)], "commit")
     before = asked(picking)
     with pytest.raises(BadEdit):
-        picking.edit(before.text.replace(b" line 4\n", b" line four\n"))
+        picking.edit(before.part.text.replace(b" line 4\n", b" line four\n"))
     assert asked(picking) == before
 
 
 def test_edited_hunk_can_be_revisited_split_and_left() -> None:
     picking = Picking([item(OLD, NEW)], "commit")
     picking.answer("n")
-    picking.edit(asked(picking).text.replace(b"+thirty\n", b"+30\n"))
+    picking.edit(asked(picking).part.text.replace(b"+thirty\n", b"+30\n"))
     for key in ("K", "s", "y", "n", "n"):
         picking.answer(key)
-    assert part(picking.picks).committed(OLD) == OLD.replace(b"line 30\n", b"30\n")
+    assert part(picking.picks).content == OLD.replace(b"line 30\n", b"30\n")
 
 
 def test_edit_must_not_reach_into_the_piece_next_to_it() -> None:
@@ -420,21 +423,21 @@ def test_edit_must_not_reach_into_the_piece_next_to_it() -> None:
     picking = Picking([item(old, new)], "commit")
     picking.answer("s")
     with pytest.raises(BadEdit, match="another hunk"):
-        picking.edit(asked(picking).text.replace(b" b\n", b"-b\n"))
+        picking.edit(asked(picking).part.text.replace(b" b\n", b"-b\n"))
 
 
 def test_added_file_can_be_committed_in_part_by_editing() -> None:
     picking = Picking([item(b"", b"one\ntwo\nthree")], "commit")
     picking.edit(b"@@ -0,0 +1,3 @@\n+one\n+three\n\\ No newline at end of file\n")
     pick = part(picking.picks)
-    assert pick.committed(b"") == b"one\nthree"
+    assert pick.content == b"one\nthree"
 
 
 def test_added_file_can_be_discarded_in_part_by_editing() -> None:
     picking = Picking([item(b"", b"one\ntwo\nthree")], "discard")
-    picking.edit(asked(picking).text.replace(b"+one\n", b" one\n"))
+    picking.edit(asked(picking).part.text.replace(b"+one\n", b" one\n"))
     pick = part(picking.picks)
-    assert pick.kept(b"one\ntwo\nthree") == b"one\n"
+    assert pick.content == b"one\n"
 
 
 @given(texts, texts, verbs, st.randoms())
@@ -447,7 +450,7 @@ def test_edited_hunks_give_exactly_the_lines_that_were_left_in_them(
     stays, goes = (b"-", b"+") if verb == "commit" else (b"+", b"-")
     expected, at = b"", 0
     while (question := picking.question) is not None:
-        hunk = question.hunk
+        hunk = question.part.hunk
         assert hunk is not None
         start = hunk.old_start if verb == "commit" else hunk.new_start
         count = hunk.old_count if verb == "commit" else hunk.new_count

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from sandboxfs.commit.pick import LARGEST_TEXT, Lead, OfferedChange, Subject, offer
+from sandboxfs.commit.pick import LARGEST_TEXT, OfferedChange, OfferedPart, Subject, offer
 from sandboxfs.review.change import ChangeKind, PathChange, Version
 
 FILE, LINK = stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
@@ -23,40 +23,50 @@ def finding(kind: ChangeKind, old: Version | None, new: Version | None, **more: 
     return PathChange(b"a", kind, old, new, None, b"a", old_path=more.get("old_path"))
 
 
-def whole(item: OfferedChange) -> Lead:
+def whole(item: OfferedChange) -> OfferedPart:
     """The one question about a change that is offered as a whole."""
-    assert item.hunks == ()
-    (lead,) = item.leads
-    return lead
+    (part,) = item.parts
+    assert part.hunk is None
+    return part
+
+
+def leads(item: OfferedChange) -> list[OfferedPart]:
+    """The parts that are asked about before the hunks."""
+    return [part for part in item.parts if part.hunk is None]
+
+
+def lines(item: OfferedChange) -> list[tuple[bytes, ...]]:
+    """The lines of each hunk."""
+    return [part.hunk.lines for part in item.parts if part.hunk is not None]
 
 
 def test_modified_text_is_offered_by_hunk() -> None:
     item = offer(finding(ChangeKind.MODIFIED, side(b"x\n"), side(b"y\n")))
-    assert item.leads == ()
-    assert [hunk.lines for hunk in item.hunks] == [(b"-x\n", b"+y\n")]
-    assert (item.old, item.new, item.what) == (b"x\n", b"y\n", Subject.HUNK)
+    assert leads(item) == []
+    assert lines(item) == [(b"-x\n", b"+y\n")]
+    assert (item.old, item.new, item.parts[0].subject) == (b"x\n", b"y\n", Subject.HUNK)
     assert item.header == (b"diff --git a/a b/a", b"--- a/a", b"+++ b/a")
 
 
 def test_added_text_is_one_hunk_called_an_addition() -> None:
     item = offer(finding(ChangeKind.ADDED, None, side(b"x\ny", stat.S_IFREG | 0o755)))
-    assert [hunk.lines for hunk in item.hunks] == [(b"+x\n", b"+y")]
-    assert (item.leads, item.what) == ((), Subject.ADDITION)
+    assert lines(item) == [(b"+x\n", b"+y")]
+    assert [part.subject for part in item.parts] == [Subject.ADDITION]
     assert item.header == (b"diff --git a/a b/a", b"new file mode 100755", b"--- /dev/null", b"+++ b/a")
 
 
 def test_mode_and_owner_that_changed_with_the_text_are_a_question_of_their_own() -> None:
     item = offer(finding(ChangeKind.MODIFIED, side(b"x\n"), side(b"y\n", stat.S_IFREG | 0o600, uid=7)))
     text = b"old mode 100644\nnew mode 100600\nold owner 0:0\nnew owner 7:0\n"
-    assert item.leads == (Lead(Subject.MODE, text),)
-    assert len(item.hunks) == 1
+    assert leads(item) == [OfferedPart(Subject.MODE, text)]
+    assert len(lines(item)) == 1
 
 
 def test_rename_with_changes_is_asked_before_mode_and_hunks() -> None:
     found = finding(ChangeKind.RENAMED, side(b"x\n"), side(b"y\n", stat.S_IFREG | 0o755), old_path=b"o\n")
     item = offer(found)
-    assert [lead.subject for lead in item.leads] == [Subject.RENAME, Subject.MODE]
-    assert item.leads[0].text == b'rename from "o\\n"\nrename to a\n'
+    assert [part.subject for part in leads(item)] == [Subject.RENAME, Subject.MODE]
+    assert item.parts[0].text == b'rename from "o\\n"\nrename to a\n'
     assert item.header == (b'diff --git "a/o\\n" b/a', b'--- "a/o\\n"', b"+++ b/a")
 
 
@@ -138,20 +148,20 @@ def test_rename_with_changes_is_asked_before_mode_and_hunks() -> None:
 def test_what_has_no_hunks_is_offered_as_a_whole(
     kind: ChangeKind, old: Version | None, new: Version | None, subject: Subject, text: bytes
 ) -> None:
-    assert whole(offer(finding(kind, old, new))) == Lead(subject, text)
+    assert whole(offer(finding(kind, old, new))) == OfferedPart(subject, text)
 
 
 @pytest.mark.parametrize("content", [b"text\n", b"\0", b""])
 def test_rename_without_changes_is_one_question(content: bytes) -> None:
     found = finding(ChangeKind.RENAMED, side(content), side(content), old_path=b"old")
-    assert whole(offer(found)) == Lead(Subject.RENAME, b"rename from old\nrename to a\n")
+    assert whole(offer(found)) == OfferedPart(Subject.RENAME, b"rename from old\nrename to a\n")
 
 
 @pytest.mark.parametrize("mode", [FOLDER, LINK, FIFO])
 def test_rename_of_what_is_no_file_is_one_question(mode: int) -> None:
     there = side(mode=mode, target=b"there")
     found = finding(ChangeKind.RENAMED, there, there, old_path=b"old")
-    assert whole(offer(found)) == Lead(Subject.RENAME, b"rename from old\nrename to a\n")
+    assert whole(offer(found)) == OfferedPart(Subject.RENAME, b"rename from old\nrename to a\n")
 
 
 def test_content_of_a_mode_change_or_a_very_large_file_is_not_read() -> None:
