@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import IO
 
 from sandboxfs.cli import output
-from sandboxfs.cli.pager import Painter, paged, wants_colour
+from sandboxfs.cli.output import Painter, paged, wants_colour
 from sandboxfs.cli.parser import Parser, add_sandbox_option, add_scope_options, verb_parser
 from sandboxfs.cli.terminal import TerminalEvents, caller_context
 from sandboxfs.cli.text import (

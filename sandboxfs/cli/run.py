@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def parser(verb: str = "run") -> "Parser":
-    from sandboxfs.cli.run_options import parser as made
+    from sandboxfs.cli.run_command import parser as made
 
     return made(verb)
 
@@ -42,8 +42,7 @@ def _reported(words: list[str], verb: str, waiting: WaitingDaemon | None) -> int
     import signal
 
     from sandboxfs.cli.output import note
-    from sandboxfs.cli.run_command import EndedBySignal, carry_out, end_by
-    from sandboxfs.cli.run_options import EXIT_FAILED
+    from sandboxfs.cli.run_command import EXIT_FAILED, EndedBySignal, carry_out, end_by
 
     try:
         return carry_out(words, verb, waiting)

@@ -13,7 +13,7 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 from sandboxfs.cli import output
-from sandboxfs.cli.run_options import EXIT_BROKEN, Arguments, assertions
+from sandboxfs.cli.run_command import EXIT_BROKEN, Arguments, assertions
 from sandboxfs.cli.terminal import Terminal, can_ask, confirmed
 from sandboxfs.cli.text import changes, left_out
 from sandboxfs.codec import document

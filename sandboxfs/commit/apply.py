@@ -1,18 +1,23 @@
-"""Applying a commit: staged; from then on interruptions wait; exchanged with the workspace's; finished.
+"""Carrying out a commit or a discard: staged, exchanged with the workspace's, finished; or dropped and kept.
 
-The workspace comes first, all or nothing. Then the changes leave the upper; the view shows the same content
-from the workspace. `between` is the point from which no interruption counts: everything is staged, nothing is
-changed yet, and the caller holds interruptions back from there.
+Of a commit the workspace comes first, all or nothing. Then the changes leave the upper; the view shows the
+same content from the workspace. `between` is the point from which no interruption counts: everything is
+staged, nothing is changed yet, and the caller holds interruptions back from there.
+
+What is discarded leaves the upper, and is kept in a commit record. Where only a part of a file's change is
+dropped, the upper gets a text without that part.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+from sandboxfs.commit.actions import IDENTITY, identity_seen
 from sandboxfs.commit.build import INDEX, UPPER, ActionBuilder
 from sandboxfs.commit.finish import ReviewOutcome, ReviewTarget, edit_plan, finish
 from sandboxfs.commit.plan import Plan
-from sandboxfs.commit.records import COMMIT, CommitRecord, RecordSummary
-from sandboxfs.commit.selection import Resolution
+from sandboxfs.commit.records import COMMIT, DISCARD, CommitRecord, RecordSummary
+from sandboxfs.commit.selection import Choose, Resolution, SelectedPart
 from sandboxfs.commit.stage import CHANGING
 from sandboxfs.commit.transaction import Progress, Transaction
 from sandboxfs.commit.upper_edits import (
@@ -26,7 +31,10 @@ from sandboxfs.commit.upper_edits import (
 )
 from sandboxfs.hostfs.identity import ConcurrentChange
 from sandboxfs.paths import MovedPaths, quoted
-from sandboxfs.review.change import ChangeKind
+from sandboxfs.review.change import ChangeKind, PathChange
+from sandboxfs.review.repositories import repositories_of
+from sandboxfs.review.scan import ScanResult
+from sandboxfs.review.scope import Dependencies, within
 from sandboxfs.review.summary import without_implied
 from sandboxfs.upper.edits import Operation, Rebase
 
@@ -168,3 +176,77 @@ def _text(resolved: bytes | None) -> bytes:
     if resolved is None:
         raise ValueError("nothing was merged")
     return resolved
+
+
+# Discard
+
+
+@dataclass(frozen=True)
+class DiscardPlan:
+    """The changes to drop: those that were asked for, and those that depend on them.
+
+    Of *parts* only a part is dropped.
+    """
+
+    survey: ScanResult
+    findings: tuple[PathChange, ...] = ()
+    parts: tuple[tuple[PathChange, SelectedPart], ...] = ()
+    asked: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.findings and not self.parts
+
+    @property
+    def all(self) -> list[PathChange]:
+        return [*self.findings, *(finding for finding, _ in self.parts)]
+
+
+def plan_discard(survey: ScanResult, paths: Sequence[bytes], choose: Choose | None = None) -> DiscardPlan:
+    """Decide which changes at and below *paths*, and with them, are dropped; *choose* is asked about each."""
+    asked = [number for number, finding in enumerate(survey.findings) if within(finding, paths)]
+    taken: dict[int, SelectedPart | bool] = dict.fromkeys(asked, True)
+    if choose is not None:
+        taken = {number: choose(survey.findings[number]) for number in asked}
+    # A repository is dropped as a whole, and not at all where a part of it is to stay.
+    units = repositories_of(survey.view.layers, survey.findings).groups(survey.findings)
+    for unit in units:
+        if any(taken.get(number, True) is not True for number in unit):
+            taken |= dict.fromkeys(unit, False)
+    whole = [number for number, one in taken.items() if one is True]
+    dropped = Dependencies(survey.findings, survey.view.upper, units).dependents(whole)
+    parts = [
+        (survey.findings[number], one)
+        for number, one in taken.items()
+        if isinstance(one, SelectedPart) and number not in dropped
+    ]
+    findings = tuple(survey.findings[number] for number in sorted(dropped))
+    return DiscardPlan(survey, findings, tuple(parts), len(whole) + len(parts))
+
+
+def discard(site: ReviewTarget, plan: DiscardPlan, *, message: str | None = None) -> ReviewOutcome:
+    """Carry out *plan*; paths that the sandbox changed since the scan stay, and are named."""
+    changes = tuple((finding.path, finding.kind.value) for finding in without_implied(plan.all))
+    with site.records.new(RecordSummary.now(DISCARD, changes, message)) as record:
+        operations = UpperFollower(plan.survey, plan.findings).dropped()
+        for number, (finding, part) in enumerate(plan.parts):
+            # The rest of the text takes the place of the whole.
+            mode = without_mode(finding, part)
+            operations += replacement(plan.survey, record, finding, part.content, mode, b"part-%d" % number)
+        more: dict[str, object] = {
+            "seen": [_seen(finding) for finding in plan.findings if _is_as_seen(finding)],
+            "parts": replaced_parts(record, operations),
+        }
+        record.write("staged", edit_plan(record.number, operations) | more)
+        return finish(site, record)
+
+
+def _is_as_seen(finding: PathChange) -> bool:
+    """Whether the workspace still agrees with the baseline."""
+    return finding.conflict is None and finding.old is not None and finding.lower is not None
+
+
+def _seen(finding: PathChange) -> list[object]:
+    """Note the baseline entry: an undo may come after the baseline has forgotten it."""
+    lower = None if finding.lower is None else IDENTITY.encode(identity_seen(finding.lower))
+    return [os.fsdecode(finding.path), os.fsdecode(finding.lower_path), lower]

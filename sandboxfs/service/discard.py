@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandboxfs.commit.discard import DiscardPlan, plan_discard
-from sandboxfs.commit.discard import discard as drop
+from sandboxfs.commit.apply import DiscardPlan, plan_discard
+from sandboxfs.commit.apply import discard as drop
 from sandboxfs.commit.selection import Choose
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted

@@ -9,8 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sandboxfs.commit.apply import apply_plan
-from sandboxfs.commit.discard import discard, plan_discard
+from sandboxfs.commit.apply import apply_plan, discard, plan_discard
 from sandboxfs.commit.finish import Recovered, ReviewOutcome, ReviewTarget, recover
 from sandboxfs.commit.plan import OnConflict, Options, Plan, plan_commit
 from sandboxfs.commit.records import Records

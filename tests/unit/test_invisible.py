@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from sandboxfs.cli.pager import Painter, harmless
+from sandboxfs.cli.output import Painter, harmless
 from sandboxfs.cli.terminal import visible
 from sandboxfs.paths import invisible, quoted
 from sandboxfs.review.flags import Look, flags

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.commit.apply import apply_plan
-from sandboxfs.commit.discard import discard, plan_discard
+from sandboxfs.commit.apply import apply_plan, discard, plan_discard
 from sandboxfs.commit.finish import ReviewTarget, recover
 from sandboxfs.commit.plan import OnConflict, Options, plan_commit
 from sandboxfs.commit.undo import plan_undo, undo

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from sandboxfs.cli.pager import harmless
+from sandboxfs.cli.output import harmless
 from sandboxfs.cli.terminal import visible
 from sandboxfs.commit.upper_edits import ordered
 from sandboxfs.errors import UsageError

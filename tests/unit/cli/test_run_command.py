@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandboxfs.cli.run_options import parse, parser
+from sandboxfs.cli.run_command import parse, parser
 from sandboxfs.errors import UsageError
 
 OURS = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandboxfs.cli.pager import Painter, harmless, wants_colour
+from sandboxfs.cli.output import Painter, harmless, wants_colour
 
 
 @pytest.mark.parametrize(
