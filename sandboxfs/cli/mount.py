@@ -1,13 +1,21 @@
-"""`sandboxfs mount`: serve a view of a workspace."""
+"""`sandboxfs mount` and `unmount`: serve a view of a workspace, and end the serving; the changes stay."""
 
+import argparse
 import os
 
 from sandboxfs.cli import output
-from sandboxfs.cli.parser import Parser, PolicyArguments, add_policy_options, policy_request, verb_parser
+from sandboxfs.cli.parser import (
+    Parser,
+    PolicyArguments,
+    add_policy_options,
+    add_sandbox_option,
+    policy_request,
+    verb_parser,
+)
 from sandboxfs.codec import document
-from sandboxfs.errors import DaemonLost, MountFailed, SandboxBusy
+from sandboxfs.errors import DaemonLost, MountFailed, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
-from sandboxfs.service.mount import MountedSandbox, mount, serve
+from sandboxfs.service.mount import MountedSandbox, Unmounted, mount, serve, unmount
 from sandboxfs.service.mount_plan import MountRequest
 from sandboxfs.service.workspace import REPLACED, current_directory
 
@@ -34,8 +42,19 @@ EXAMPLES = [
     "sandboxfs mount --mode ro --allow docs ~/projects/app /mnt/app",
 ]
 
+UNMOUNT_DESCRIPTION = """\
+End the serving of a sandbox and return when its daemon has gone. The changes stay in
+the sandbox; mounting it again shows them again. A mount whose daemon died is detached.
+Unmounting what is not mounted is no error."""
 
-class Arguments(PolicyArguments):
+UNMOUNT_EXAMPLES = [
+    "sandboxfs unmount /mnt/app",
+    "sandboxfs unmount -s app",
+    "sandboxfs unmount --wait /mnt/app",
+]
+
+
+class _MountArguments(PolicyArguments):
     workspace: str | None
     mountpoint: str | None
     foreground: bool
@@ -47,7 +66,19 @@ class Arguments(PolicyArguments):
     json: bool
 
 
-def parser() -> Parser:
+class _UnmountArguments(argparse.Namespace):
+    mountpoint: str | None
+    sandbox: str | None
+    lazy: bool
+    wait: bool
+    json: bool
+
+
+def parser(verb: str = "mount") -> Parser:
+    return _unmount_parser() if verb == "unmount" else _mount_parser()
+
+
+def _mount_parser() -> Parser:
     made = verb_parser("mount", DESCRIPTION, EXAMPLES, [SandboxBusy, MountFailed, DaemonLost])
     made.add_argument("workspace", nargs="?", metavar="WORKSPACE", help="the directory to work on")
     made.add_argument(
@@ -69,8 +100,27 @@ def parser() -> Parser:
     return made
 
 
-def run(words: list[str]) -> int:
-    arguments = parser().parse_args(words, namespace=Arguments())
+def _unmount_parser() -> Parser:
+    made = verb_parser(
+        "unmount",
+        UNMOUNT_DESCRIPTION,
+        UNMOUNT_EXAMPLES,
+        [NoSuchSandbox, SandboxBusy, MountFailed, DaemonLost],
+    )
+    made.add_argument("mountpoint", nargs="?", metavar="MOUNTPOINT", help="where the view is")
+    add_sandbox_option(made)
+    how = made.add_mutually_exclusive_group()
+    how.add_argument("--lazy", action="store_true", help="detach at once; who uses it keeps what is open")
+    how.add_argument("--wait", action="store_true", help="when it is in use, wait until it is not")
+    return made
+
+
+def run(words: list[str], verb: str = "mount") -> int:
+    return _unmount(words) if verb == "unmount" else _mount(words)
+
+
+def _mount(words: list[str]) -> int:
+    arguments = parser().parse_args(words, namespace=_MountArguments())
     request = MountRequest(
         workspace=arguments.workspace,
         mountpoint=arguments.mountpoint,
@@ -116,3 +166,49 @@ def _announcement(mounted: MountedSandbox, *, as_json: bool) -> str:
         "warnings": list(mounted.warnings),
     }
     return document(described)
+
+
+# Unmounting
+
+_SENTENCES = {
+    "already": "already unmounted: {}",
+    "detached": "detached a dead mount: {}",
+    "ended": "unmounted {}",
+}
+
+
+def _unmount(words: list[str]) -> int:
+    arguments = parser("unmount").parse_args(words, namespace=_UnmountArguments())
+    if arguments.mountpoint is not None and arguments.sandbox is not None:
+        raise UsageError("name either a mountpoint or a sandbox, not both")
+    _tell(arguments, _done(arguments))
+    return 0
+
+
+def _done(arguments: _UnmountArguments) -> Unmounted:
+    # Imported here: whoever mounts does without.
+    from sandboxfs.cli.terminal import TerminalEvents, caller_context
+    from sandboxfs.service.select import select_observed
+
+    here = caller_context(as_json=arguments.json)
+    if arguments.mountpoint is not None:
+        return unmount(arguments.mountpoint, here.environment, lazy=arguments.lazy, wait=arguments.wait)
+    _, sandbox = select_observed(arguments.sandbox, here, TerminalEvents(), changing=True, served=True)
+    return unmount(sandbox.record, here.environment, lazy=arguments.lazy, wait=arguments.wait)
+
+
+def _tell(arguments: _UnmountArguments, done: Unmounted) -> None:
+    record = done.record
+    if not arguments.json:
+        sentence = _SENTENCES[done.how].format(quoted(done.mountpoint))
+        output.note(sentence if record is None else f"{sentence}, sandbox {output.named(record)}")
+        return
+    output.document(
+        {
+            "name": None if record is None else record.name,
+            "workspace": None if record is None else str(record.workspace),
+            "mountpoint": str(done.mountpoint),
+            "was": done.was,
+            "lazy": arguments.lazy,
+        }
+    )

@@ -19,7 +19,6 @@ from sandboxfs.control.mount_table import Mount, MountTable, SandboxStatus, Stat
 from sandboxfs.control.start_daemon import become, launch
 from sandboxfs.control.unmount import ProcessWatch, User, detach, detach_dead, users_elsewhere, users_of
 from sandboxfs.errors import DaemonLost, MountFailed, NoSuchSandbox, SandboxBusy, UsageError
-from sandboxfs.hostfs import probe
 from sandboxfs.paths import make_directories, quoted, remove_directories
 from sandboxfs.service.mount_plan import (
     STATE_HINT,
@@ -134,6 +133,9 @@ def prepare(store: Store, plan: MountPlan, undo: ExitStack) -> SandboxLock:
 
 
 def _check_filesystem(directory: Path) -> None:
+    # Imported here: it takes longer than all else, and whoever resumes or unmounts does without.
+    from sandboxfs.hostfs import probe
+
     if not probe.user_xattrs(directory):
         raise MountFailed(
             f"the filesystem of the state directory {quoted(directory)} has no user extended attributes",
