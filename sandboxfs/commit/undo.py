@@ -41,7 +41,7 @@ from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.hostfs.identity import ObjectIdentity
 from sandboxfs.hostfs.tree import OpenDirectories
 from sandboxfs.paths import MovedPaths, PathSet, joined, parted, quoted
-from sandboxfs.review.git_index import LARGEST, NAME, same_entries
+from sandboxfs.review.git_files import LARGEST, NAME, same_entries
 from sandboxfs.review.repositories import Repositories, changed_since, in_tree, objects_at
 from sandboxfs.upper import edits
 from sandboxfs.upper.edits import (

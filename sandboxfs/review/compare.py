@@ -15,7 +15,7 @@ from functools import cache
 from sandboxfs.hostfs.copy import is_private
 from sandboxfs.hostfs.tree import ChangedWhileRead, DirTree, Unreadable, vanished
 from sandboxfs.paths import parted
-from sandboxfs.review import change, git_index
+from sandboxfs.review import change, git_files
 from sandboxfs.review.change import ChangeKind, PathChange, Version
 from sandboxfs.review.text_merge import has_markers
 from sandboxfs.upper.baseline import BaselineEntry, digest_of
@@ -122,14 +122,14 @@ def has_moved(layers: Layers, seen: BaselineEntry, lower: Version | None) -> boo
         return True
     if not lower.is_file or is_as_seen(lower, seen):
         return False
-    is_index = parted(seen.path)[1] == git_index.NAME and seen.saved is not None
+    is_index = parted(seen.path)[1] == git_files.INDEX_NAME and seen.saved is not None
     if seen.digest is None or (lower.size != seen.size and not is_index):
         return True
     try:
         now = lower.read()
         if digest_of(now) == seen.digest:
             return False
-        return not (is_index and git_index.same_entries(now, layers.baseline.content(seen) or b""))
+        return not (is_index and git_files.same_entries(now, layers.baseline.content(seen) or b""))
     except Unreadable:
         return True
 

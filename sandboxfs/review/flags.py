@@ -7,7 +7,7 @@ in the path.
     executable  a file that can be run, and could not before
     outside     a symlink whose target is absolute or climbs out of the workspace
     runs        a file that a tool runs or obeys without being asked (`autorun.txt`), or that the
-                configuration of the host's repository names (`git_settings`), a symlink or a renamed
+                configuration of the host's repository names (`git_files`), a symlink or a renamed
                 directory in the place of such files, or a project file in which package scripts or build
                 steps changed
     large       more than 10 MiB
@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sandboxfs.paths import invisible, invisible_in
-from sandboxfs.review.git_settings import NamedByGit
+from sandboxfs.review.git_files import NamedByGit
 from sandboxfs.review.hunks import is_binary
 
 _TABLE = Path(__file__).with_name("autorun.txt")

@@ -21,9 +21,9 @@ from pathlib import Path
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.hostfs.tree import OpenDirectories, contents
 from sandboxfs.paths import PathSet, joined, parted
-from sandboxfs.review import change, git_index
+from sandboxfs.review import change, git_files
 from sandboxfs.review.change import ChangeKind, PathChange
-from sandboxfs.review.git_index import GitIndex, UnreadableIndex, parse_index
+from sandboxfs.review.git_files import GitIndex, UnreadableIndex, parse_index
 from sandboxfs.upper.sandbox_layers import Layers
 
 _GIT = b".git"
@@ -270,10 +270,10 @@ def changed_since(
 
     def lists_none(path: bytes, status: os.stat_result) -> bool:
         folder, name = parted(path)
-        if going is None or name != git_index.NAME or status.st_size > git_index.LARGEST:
+        if going is None or name != git_files.INDEX_NAME or status.st_size > git_files.LARGEST_INDEX:
             return False
         with OpenDirectories(workspace) as ground:
-            return not git_index.names_any(ground.in_it(folder, lambda here: here.read(name)), going)
+            return not git_files.names_any(ground.in_it(folder, lambda here: here.read(name)), going)
 
     with OpenDirectories(workspace) as ground:
         top = ground.find(unit)

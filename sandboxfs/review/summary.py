@@ -23,7 +23,7 @@ from sandboxfs.policy.model import Policy
 from sandboxfs.review.change import ChangeKind, PathChange, Version
 from sandboxfs.review.compare import access_list, head, lower_side, upper_side
 from sandboxfs.review.flags import MOST_OF_A_FILE, Budget, Flag, Head, Look, flags, may_hold_what_runs
-from sandboxfs.review.git_settings import NamedByGit, named_by_git
+from sandboxfs.review.git_files import NamedByGit, named_by_git
 from sandboxfs.review.patch import FilePatch, is_same_content
 from sandboxfs.review.scan import ScanResult
 from sandboxfs.upper.walk import MergedView, ShownFile

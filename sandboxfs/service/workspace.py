@@ -349,7 +349,7 @@ def _content(path: Path) -> bytes | None:
 def _settings(path: Path, environment: Mapping[str, str], depth: int) -> Iterator[tuple[str, str]]:
     """The settings in the file at *path* and in what it includes, in order; up to the first mistake."""
     # Imported here: most verbs ask for no setting.
-    from sandboxfs.review.git_settings import parse_settings
+    from sandboxfs.review.git_files import parse_settings
 
     content = _content(path) if depth < _DEEPEST else None
     for key, value in parse_settings((content or b"").decode(errors="surrogateescape")):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxfs.review.git_settings import parse_settings
+from sandboxfs.review.git_files import parse_settings
 from sandboxfs.service.workspace import as_boolean, user_excludes, user_setting
 
 LINES = [

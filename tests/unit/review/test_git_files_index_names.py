@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.review.git_index import GitIndex, UnreadableIndex, parse_index
+from sandboxfs.review.git_files import GitIndex, UnreadableIndex, parse_index
 
 ENVIRONMENT = {
     **os.environ,

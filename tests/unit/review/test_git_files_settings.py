@@ -6,7 +6,7 @@ import pytest
 
 from sandboxfs.policy.model import Policy
 from sandboxfs.review.flags import Flag
-from sandboxfs.review.git_settings import NamedByGit, named_by_git
+from sandboxfs.review.git_files import NamedByGit, named_by_git
 from sandboxfs.review.summary import FlagContext
 from tests.support.reviewed import Stored
 from tests.support.tree import Tree

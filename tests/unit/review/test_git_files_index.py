@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxfs.review.git_index import names_any, parse_index, same_entries
+from sandboxfs.review.git_files import names_any, parse_index, same_entries
 
 
 def git(where: Path, *words: str) -> str:
