@@ -115,6 +115,8 @@ _SHARED = {
     "prune": "rm",
     "mount": "mount",
     "unmount": "mount",
+    "list": "list",
+    "status": "list",
     "export": "export",
     "import": "export",
     "shell": "run",

@@ -157,7 +157,7 @@ def _tell_if_read_only(found: SessionPolicy) -> None:
 
 def _rules(arguments: Arguments) -> int:
     # Imported here: the other verbs show no rules.
-    from sandboxfs.cli.status import show_rules
+    from sandboxfs.cli.list import show_rules
 
     found = rules_in_force(arguments.sandbox, caller_context(as_json=arguments.json), TerminalEvents())
     if arguments.json:

@@ -41,7 +41,7 @@ from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.hostfs.identity import ObjectIdentity
 from sandboxfs.hostfs.tree import OpenDirectories
 from sandboxfs.paths import MovedPaths, PathSet, joined, parted, quoted
-from sandboxfs.review.git_files import LARGEST, NAME, same_entries
+from sandboxfs.review.git_files import INDEX_NAME, LARGEST_INDEX, same_entries
 from sandboxfs.review.repositories import Repositories, changed_since, in_tree, objects_at
 from sandboxfs.upper import edits
 from sandboxfs.upper.edits import (
@@ -365,5 +365,5 @@ class _Committed:
             return False
         if one.st_size == other.st_size and same_content(self._kept, keep, directory, name):
             return True
-        small = max(one.st_size, other.st_size) <= LARGEST
-        return name == NAME and small and same_entries(self._kept.read(keep), directory.read(name))
+        small = max(one.st_size, other.st_size) <= LARGEST_INDEX
+        return name == INDEX_NAME and small and same_entries(self._kept.read(keep), directory.read(name))

@@ -111,7 +111,6 @@ class RecordList:
 def records(sandbox: str | None, caller: CallerContext, events: Events) -> RecordList:
     """List what was committed and discarded."""
     # Imported here: a run that asks about interruptions does without.
-
     from sandboxfs.service.select import chosen_sandbox
 
     store, chosen = chosen_sandbox(sandbox, caller, events, changing=False)
@@ -135,12 +134,6 @@ def _state(record: CommitRecord) -> str:
     if record.has("done"):
         return "done"
     return "taken back" if record.has("taken back") else "unfinished"
-
-
-def unfinished_note(places: SandboxPlaces) -> str | None:
-    """Say that a command was interrupted, or is going on; nothing is done about it, and nothing can fail."""
-    found = unfinished(places)
-    return None if found is None else found.sentence
 
 
 # Garbage

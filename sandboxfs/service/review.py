@@ -202,16 +202,19 @@ class _Requested:
 @contextmanager
 def _requested(request: ReviewRequest, caller: CallerContext, events: Events) -> Iterator[_Requested]:
     # Imported here: those who count changes have chosen already.
-    from sandboxfs.service.records import unfinished_note
     from sandboxfs.service.select import chosen_sandbox
 
     store, record = chosen_sandbox(request.sandbox, caller, events, changing=False)
     places = store.places(record.name)
     paths = named_paths(record, request.paths, caller)
     since = last_commit(places.commits) if request.since_commit else 0
-    unfinished = unfinished_note(places)
-    if unfinished is not None:
-        events.note(f"note: {unfinished}")
+    if places.commits.is_dir():
+        # Imported here: there may have been no commit yet.
+        from sandboxfs.service.records import unfinished
+
+        begun = unfinished(places)
+        if begun is not None:
+            events.note(f"note: {begun.sentence}")
     scope = Scope(tuple(paths), request.ignored, request.include_git)
     with reviewed(store, record) as layers:
         context = scope_context(store, record, caller.environment)
