@@ -1,10 +1,11 @@
 """`sandboxfs approve` and `reject`: decide about changes that a rule holds."""
 
 import argparse
+from collections.abc import Iterable
 
 from sandboxfs.cli import output, text
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.terminal import TerminalEvents, caller_context, check_can_ask
+from sandboxfs.cli.terminal import PreviewEvents, TerminalEvents, caller_context
 from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import counted, quoted
 from sandboxfs.service.approve import HeldRequest, HeldResult, approve, held_changes, reject
@@ -71,7 +72,7 @@ def run(words: list[str], verb: str) -> int:
     if verb == "reject":
         if request.is_open:
             raise UsageError("name paths, --rule or --all", hint="'sandboxfs approve' lists what is held")
-        with _RejectEvents(as_json=arguments.json) as events:
+        with PreviewEvents("reject", _preview, as_json=arguments.json) as events:
             dropped = reject(request, caller, events, confirmed=arguments.yes, dry_run=arguments.dry_run)
         return _show_dropped(dropped, as_json=arguments.json)
     with TerminalEvents() as events:
@@ -112,16 +113,7 @@ def _show_dropped(result: DiscardResult, *, as_json: bool) -> int:
     return 0
 
 
-class _RejectEvents(TerminalEvents):
-    """Shows what will be dropped before it asks."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
-
-    def ask(self, prompt: Prompt) -> str | None:
-        if isinstance(prompt, DiscardPrompt) and prompt.preview is not None:
-            check_can_ask("reject", as_json=self._as_json)
-            for line in text.lines(prompt.preview.changes, {}, text.MOST):
-                output.note(line)
-        return super().ask(prompt)
+def _preview(prompt: Prompt) -> Iterable[str] | None:
+    if not isinstance(prompt, DiscardPrompt) or prompt.preview is None:
+        return None
+    return text.lines(prompt.preview.changes, {}, text.MOST)

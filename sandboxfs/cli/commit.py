@@ -1,19 +1,16 @@
 """`sandboxfs commit`: apply changes of a sandbox to its workspace, all that were asked for or none."""
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sandboxfs.cli import output, text
 from sandboxfs.cli.parser import Parser, add_sandbox_option, add_scope_options, verb_parser
-from sandboxfs.cli.terminal import TerminalEvents, caller_context, check_can_ask
+from sandboxfs.cli.terminal import PreviewEvents, ask_hunks, caller_context
 from sandboxfs.errors import CommitConflict, DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.service.commit import ON_CONFLICT, CommitPrompt, CommitRequest, CommitResult, commit
 from sandboxfs.service.events import Prompt
-
-if TYPE_CHECKING:
-    from sandboxfs.service.pick import Picking
 
 DESCRIPTION = """\
 Apply what the sandbox changed to the workspace: all changes, or those at and below the
@@ -119,33 +116,17 @@ def run(words: list[str]) -> int:
     )
     caller = caller_context(as_json=arguments.json)
     with text.conflicts_told():
-        with _CommitEvents(as_json=arguments.json) as events:
-            result = commit(request, caller, events, _ask_by_hunk)
+        with PreviewEvents("commit", _preview, as_json=arguments.json) as events:
+            result = commit(request, caller, events, ask_hunks)
         _show(result, as_json=arguments.json)
         result.check()
     return EXIT_DECLINED if result.declined else 0
 
 
-def _ask_by_hunk(picking: "Picking") -> None:
-    # Imported here: it takes longer than all else, and few ask for it.
-    from sandboxfs.cli.pick import ask_by_hunk
-
-    ask_by_hunk(picking)
-
-
-class _CommitEvents(TerminalEvents):
-    """Shows what will be done before it asks."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
-
-    def ask(self, prompt: Prompt) -> str | None:
-        if isinstance(prompt, CommitPrompt) and prompt.preview is not None:
-            check_can_ask("commit", as_json=self._as_json)
-            for line in (*text.plan_lines(prompt.preview, text.MOST), text.summary(prompt.preview)):
-                output.note(line)
-        return super().ask(prompt)
+def _preview(prompt: Prompt) -> Iterable[str] | None:
+    if not isinstance(prompt, CommitPrompt) or prompt.preview is None:
+        return None
+    return *text.plan_lines(prompt.preview, text.MOST), text.summary(prompt.preview)
 
 
 def _show(result: CommitResult, *, as_json: bool) -> None:

@@ -1,18 +1,15 @@
 """`sandboxfs discard`: drop changes of a sandbox; the view shows the workspace again."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from sandboxfs.cli import output, text
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.terminal import TerminalEvents, caller_context, check_can_ask
+from sandboxfs.cli.terminal import PreviewEvents, ask_hunks, caller_context
 from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.service.discard import DiscardPrompt, DiscardRequest, DiscardResult, discard
 from sandboxfs.service.events import Prompt
-
-if TYPE_CHECKING:
-    from sandboxfs.service.pick import Picking
 
 DESCRIPTION = """\
 Drop what the sandbox changed at and below the given paths, with what cannot be without
@@ -75,33 +72,17 @@ def run(words: list[str]) -> int:
         confirmed=arguments.yes,
     )
     caller = caller_context(as_json=arguments.json)
-    with _DiscardEvents(as_json=arguments.json) as events:
-        result = discard(request, caller, events, _ask_by_hunk)
+    with PreviewEvents("discard", _preview, as_json=arguments.json) as events:
+        result = discard(request, caller, events, ask_hunks)
     _show(result, as_json=arguments.json)
     return EXIT_DECLINED if result.declined else 0
 
 
-def _ask_by_hunk(picking: "Picking") -> None:
-    # Imported here: it takes longer than all else, and few ask for it.
-    from sandboxfs.cli.pick import ask_by_hunk
-
-    ask_by_hunk(picking)
-
-
-class _DiscardEvents(TerminalEvents):
-    """Shows what will be dropped before it asks."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
-
-    def ask(self, prompt: Prompt) -> str | None:
-        if isinstance(prompt, DiscardPrompt) and prompt.preview is not None:
-            check_can_ask("discard", as_json=self._as_json)
-            dropped = prompt.preview.changes
-            for line in (*text.lines(dropped, {}, text.MOST), text.counted_changes(dropped)):
-                output.note(line)
-        return super().ask(prompt)
+def _preview(prompt: Prompt) -> Iterable[str] | None:
+    if not isinstance(prompt, DiscardPrompt) or prompt.preview is None:
+        return None
+    dropped = prompt.preview.changes
+    return *text.lines(dropped, {}, text.MOST), text.counted_changes(dropped)
 
 
 def _show(result: DiscardResult, *, as_json: bool) -> None:

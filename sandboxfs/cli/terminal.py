@@ -17,17 +17,20 @@ import signal
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from sandboxfs.cli.output import human_size, local_time, note
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import invisible_in, quoted
 from sandboxfs.service.events import NO, YES, CallerContext, Prompt, SandboxPrompt, Unattended
 from sandboxfs.service.workspace import current_directory
+
+if TYPE_CHECKING:
+    from sandboxfs.service.pick import Picking
 
 _DEVICE = "/dev/tty"
 
@@ -319,6 +322,37 @@ class TerminalEvents(Unattended):
 
     def interruptible(self) -> Interrupts:
         return Interrupts()
+
+
+class PreviewEvents(TerminalEvents):
+    """Events of a *verb* that shows what will be done before it asks whether to do it.
+
+    *preview* gives the lines to show before a question; None where the question is about something else.
+    """
+
+    def __init__(
+        self, verb: str, preview: Callable[[Prompt], Iterable[str] | None], *, as_json: bool
+    ) -> None:
+        super().__init__()
+        self._verb = verb
+        self._preview = preview
+        self._as_json = as_json
+
+    def ask(self, prompt: Prompt) -> str | None:
+        lines = self._preview(prompt)
+        if lines is not None:
+            check_can_ask(self._verb, as_json=self._as_json)
+            for line in lines:
+                note(line)
+        return super().ask(prompt)
+
+
+def ask_hunks(picking: "Picking") -> None:
+    """Ask all questions of *picking* on the terminal."""
+    # Imported here: it takes longer than all else, and few ask for it.
+    from sandboxfs.cli.pick import ask_by_hunk
+
+    ask_by_hunk(picking)
 
 
 def ask_which_sandbox(prompt: SandboxPrompt) -> str:

@@ -1,10 +1,11 @@
 """`sandboxfs undo`: take a commit or a discard back."""
 
 import argparse
+from collections.abc import Iterable
 
 from sandboxfs.cli import output, text
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.terminal import TerminalEvents, caller_context, check_can_ask
+from sandboxfs.cli.terminal import PreviewEvents, TerminalEvents, caller_context
 from sandboxfs.errors import CommitConflict, DaemonLost, NoSuchSandbox, SandboxBusy
 from sandboxfs.paths import invisible_in, quoted
 from sandboxfs.service.events import Prompt
@@ -56,26 +57,15 @@ def run(words: list[str]) -> int:
         arguments.sandbox, arguments.number, dry_run=arguments.dry_run, confirmed=arguments.yes
     )
     with text.conflicts_told():
-        with _UndoEvents(as_json=arguments.json) as events:
+        with PreviewEvents("undo", _preview, as_json=arguments.json) as events:
             result = undo(request, caller, events)
         _show(result, as_json=arguments.json)
         result.check()
     return EXIT_DECLINED if result.declined else 0
 
 
-class _UndoEvents(TerminalEvents):
-    """Shows what will be taken back before it asks."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        super().__init__()
-        self._as_json = as_json
-
-    def ask(self, prompt: Prompt) -> str | None:
-        if isinstance(prompt, UndoPrompt) and prompt.preview is not None:
-            check_can_ask("undo", as_json=self._as_json)
-            for line in _lines(prompt.preview):
-                output.note(line)
-        return super().ask(prompt)
+def _preview(prompt: Prompt) -> Iterable[str] | None:
+    return _lines(prompt.preview) if isinstance(prompt, UndoPrompt) and prompt.preview is not None else None
 
 
 def _lines(preview: UndoPreview, *, whole: bool = False) -> list[str]:

@@ -2,7 +2,7 @@
 
 The exchange of one name is one host call. Afterwards the object that came out is examined: only this tells
 which object was really replaced, whatever happened between the check and the call. The first concurrent
-change ends the exchange; `rollback` takes it back.
+change ends the exchange; a rollback takes it back.
 
 Completion moves replaced objects to the record and gives directories their attributes and times. No step of
 completion depends on a decision, so another process may do it, and doing it twice gives the same result. Only

@@ -16,7 +16,7 @@ from sandboxfs.codec import decode
 from sandboxfs.commit.actions import Steps
 from sandboxfs.commit.exchange import Completion
 from sandboxfs.commit.records import COMMIT, UNDO, CommitRecord, Records
-from sandboxfs.commit.rollback import NotTakenBack, Rollback
+from sandboxfs.commit.transaction import NotTakenBack, Rollback
 from sandboxfs.errors import UsageError
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.hostfs.identity import ConcurrentChange
