@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from sandboxfs.commit.actions import IDENTITY, identity_seen
 from sandboxfs.commit.build import INDEX, UPPER, ActionBuilder
 from sandboxfs.commit.finish import ReviewOutcome, ReviewTarget, edit_plan, finish
-from sandboxfs.commit.plan import Plan
+from sandboxfs.commit.plan import Plan, Resolution
 from sandboxfs.commit.records import COMMIT, DISCARD, CommitRecord, RecordSummary
-from sandboxfs.commit.selection import Choose, Resolution, SelectedPart
+from sandboxfs.commit.selection import Choose, SelectedPart
 from sandboxfs.commit.stage import CHANGING
 from sandboxfs.commit.transaction import Progress, Transaction
 from sandboxfs.commit.upper_edits import (

@@ -27,7 +27,7 @@ from sandboxfs.commit.actions import (
     ReplaceObject,
     identity_seen,
 )
-from sandboxfs.commit.selection import Resolution
+from sandboxfs.commit.plan import Resolution
 from sandboxfs.hostfs.copy import Attributes, of_the_sandbox, own_attributes
 from sandboxfs.hostfs.identity import ObjectIdentity
 from sandboxfs.hostfs.tree import Unreadable, contents

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from sandboxfs.commit.selection import Choose, Resolution, Resolving, SelectedPart
+from sandboxfs.commit.selection import Choose, SelectedPart
 from sandboxfs.hostfs.identity import is_other_volume, mounted_volume
 from sandboxfs.hostfs.tree import Unreadable
 from sandboxfs.paths import PathSet, is_below, joined, parted, quoted
@@ -42,6 +42,44 @@ class OnConflict(StrEnum):
     SKIP = "skip"
     OURS = "ours"
     THEIRS = "theirs"
+
+
+class Resolving(StrEnum):
+    """The outcome for one change."""
+
+    TAKE = "take"
+    LEAVE = "leave"
+    DROP = "drop"
+    # A part is dropped: the sandbox keeps the rest.
+    TRIM = "trim"
+    # Both sides with conflict markers go into the view.
+    MARK = "mark"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The outcome for the change *finding*, of which only *part* was chosen, if that is given.
+
+    *content* is the merged text in place of the sandbox's, if there was a merge, or the text of the part.
+    *rest* is the text that the sandbox keeps in place of its own, where only a part is taken.
+    """
+
+    finding: PathChange
+    fate: Resolving = Resolving.TAKE
+    content: bytes | None = None
+    rest: bytes | None = None
+    part: SelectedPart | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of the change stays in the sandbox."""
+        return self.part is None
+
+    @property
+    def mode(self) -> bool:
+        """Whether the change of mode and other attributes goes with it."""
+        return self.part is None or self.part.mode
 
 
 def resolve(finding: PathChange, how: OnConflict) -> Resolution:

@@ -1,4 +1,4 @@
-"""Selections: the part of a change that was chosen, hunks edited by hand included, and what becomes of it.
+"""Selections: the part of a change that was chosen, hunks edited by hand included, and the text it comes to.
 
 A selection takes of each path everything, nothing, or a part of its text. Programs name hunks by the ids that
 `diff --json` gives: an id that no change has, or more than one, is refused before anything is done, because
@@ -15,7 +15,6 @@ hunk that does not fit is refused with a reason for the person, never mended by 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Literal
 
 from sandboxfs.errors import UsageError
@@ -39,44 +38,6 @@ class SelectedPart:
 
 Choose = Callable[[PathChange], SelectedPart | bool]
 """Returns how much of a change is taken: all, nothing or a part. Called once for each change, in order."""
-
-
-class Resolving(StrEnum):
-    """The outcome for one change."""
-
-    TAKE = "take"
-    LEAVE = "leave"
-    DROP = "drop"
-    # A part is dropped: the sandbox keeps the rest.
-    TRIM = "trim"
-    # Both sides with conflict markers go into the view.
-    MARK = "mark"
-    CONFLICT = "conflict"
-
-
-@dataclass(frozen=True)
-class Resolution:
-    """The outcome for the change *finding*, of which only *part* was chosen, if that is given.
-
-    *content* is the merged text in place of the sandbox's, if there was a merge, or the text of the part.
-    *rest* is the text that the sandbox keeps in place of its own, where only a part is taken.
-    """
-
-    finding: PathChange
-    fate: Resolving = Resolving.TAKE
-    content: bytes | None = None
-    rest: bytes | None = None
-    part: SelectedPart | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing of the change stays in the sandbox."""
-        return self.part is None
-
-    @property
-    def mode(self) -> bool:
-        """Whether the change of mode and other attributes goes with it."""
-        return self.part is None or self.part.mode
 
 
 def hunks_of(finding: PathChange) -> list[Hunk]:
