@@ -34,7 +34,7 @@ from sandboxfs.paths import MovedPaths, quoted
 from sandboxfs.review.change import ChangeKind, PathChange
 from sandboxfs.review.repositories import repositories_of
 from sandboxfs.review.scan import ScanResult
-from sandboxfs.review.scope import Dependencies, within
+from sandboxfs.review.scope import Dependencies
 from sandboxfs.review.summary import without_implied
 from sandboxfs.upper.edits import Operation, Rebase
 
@@ -204,7 +204,7 @@ class DiscardPlan:
 
 def plan_discard(survey: ScanResult, paths: Sequence[bytes], choose: Choose | None = None) -> DiscardPlan:
     """Decide which changes at and below *paths*, and with them, are dropped; *choose* is asked about each."""
-    asked = [number for number, finding in enumerate(survey.findings) if within(finding, paths)]
+    asked = [number for number, finding in enumerate(survey.findings) if finding.is_within(paths)]
     taken: dict[int, SelectedPart | bool] = dict.fromkeys(asked, True)
     if choose is not None:
         taken = {number: choose(survey.findings[number]) for number in asked}

@@ -23,7 +23,7 @@ from sandboxfs.paths import PathSet, is_below, joined, parted, quoted
 from sandboxfs.review import change
 from sandboxfs.review.change import ChangeKind, PathChange, Version
 from sandboxfs.review.flags import Flag
-from sandboxfs.review.repositories import dot_git, places_of
+from sandboxfs.review.repositories import dot_git
 from sandboxfs.review.scan import ScanResult
 from sandboxfs.review.scope import HeldChange, ScopedChanges
 from sandboxfs.review.summary import FoldedDirectory
@@ -418,7 +418,7 @@ def repositories(plan: Plan) -> set[bytes]:
     """The `.git` directories of the workspace in which *plan* changes something."""
     found: set[bytes] = set()
     for finding in plan.findings:
-        found.update(unit for unit in map(dot_git, places_of(finding)) if unit is not None)
+        found.update(unit for unit in map(dot_git, finding.places) if unit is not None)
     return found
 
 

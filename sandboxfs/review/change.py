@@ -10,11 +10,11 @@ earlier commit left.
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sandboxfs.paths import DEEPEST_PATH, LONGEST_PATH
+from sandboxfs.paths import DEEPEST_PATH, LONGEST_PATH, is_below
 
 CHANGED = "changed in the workspace since the sandbox changed it"
 DELETED = "deleted in the workspace since the sandbox changed it"
@@ -129,6 +129,15 @@ class PathChange:
     def origin(self) -> bytes:
         """The path in the workspace that the old version has."""
         return self.old_path or self.lower_path
+
+    @property
+    def places(self) -> tuple[bytes, bytes, bytes]:
+        """The paths that the change is about: in the view, before a rename, and in the workspace."""
+        return self.path, self.old_path or self.path, self.lower_path
+
+    def is_within(self, paths: Sequence[bytes]) -> bool:
+        """Whether any of its places is at or below one of *paths*; without any, every change is."""
+        return not paths or any(is_below(place, path) for place in {*self.places} for path in paths)
 
     @property
     def moved_from(self) -> bytes | None:

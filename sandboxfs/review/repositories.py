@@ -170,7 +170,7 @@ class Repositories:
         """Return the numbers of the *findings* in each repository; a rename may be in two repositories."""
         members: dict[bytes, list[int]] = defaultdict(list)
         for number, finding in enumerate(findings):
-            for unit in {self.of(place) for place in places_of(finding)} - {None}:
+            for unit in {self.of(place) for place in finding.places} - {None}:
                 members[unit or b""].append(number)
         return list(members.values())
 
@@ -181,11 +181,6 @@ def _telling_parts(path: bytes) -> Iterator[bytes]:
     for number, part in enumerate(parts):
         if part in _TELLING:
             yield b"/".join(parts[:number])
-
-
-def places_of(finding: PathChange) -> tuple[bytes, bytes, bytes]:
-    """Return the paths of a change: in the view, before a rename, and in the workspace."""
-    return finding.path, finding.old_path or finding.path, finding.lower_path
 
 
 def in_tree(top: HostDir) -> Callable[[bytes], bool]:
@@ -206,7 +201,7 @@ def repositories_of(layers: Layers, findings: Iterable[PathChange]) -> Repositor
     def exists(path: bytes) -> bool:
         return layers.workspace.stat(path) is not None or layers.upper.stat(path) is not None
 
-    return Repositories((place for finding in findings for place in places_of(finding)), exists)
+    return Repositories((place for finding in findings for place in finding.places), exists)
 
 
 def with_lost_objects(layers: Layers, findings: list[PathChange]) -> list[PathChange]:

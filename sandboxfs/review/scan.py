@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sandboxfs.paths import add_above, is_too_deep, joined, parted
+from sandboxfs.paths import add_above, is_below, is_too_deep, joined, parted
 from sandboxfs.review import change, compare
 from sandboxfs.review.change import ChangeKind, PathChange, Version
 from sandboxfs.review.compare import (
@@ -137,19 +137,10 @@ def survey(layers: Layers, paths: Sequence[bytes] = (), *, renames: bool = True)
     if renames:
         findings = with_renames(view, findings)
     findings = with_lost_objects(layers, findings)
-    chosen = [finding for finding in findings if _is_chosen(finding, paths)]
+    chosen = [finding for finding in findings if finding.is_within(paths)]
     # Of two changes at one path the deletion comes first, as it happens first.
     chosen.sort(key=lambda finding: (finding.path, finding.new is not None))
     return ScanResult(chosen, view)
-
-
-def _is_chosen(finding: PathChange, paths: Sequence[bytes]) -> bool:
-    places = {finding.path, finding.lower_path, finding.old_path or finding.path}
-    return not paths or any(_within(place, path) for place in places for path in paths)
-
-
-def _within(place: bytes, path: bytes) -> bool:
-    return not path or place == path or place.startswith(path + b"/")
 
 
 class _Scan:
@@ -304,7 +295,7 @@ class _Scan:
         self._add(compare.changed(self._layers, path, place, seen, new, lower, lower_path), opaque=opaque)
 
     def _may_be_chosen(self, path: bytes, lower_path: bytes) -> bool:
-        return any(_within(place, chosen) for place in (path, lower_path) for chosen in self._paths)
+        return any(is_below(place, chosen) for place in (path, lower_path) for chosen in self._paths)
 
     def _add(self, finding: PathChange | None, *, opaque: bool = False) -> None:
         if finding is not None:

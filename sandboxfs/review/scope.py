@@ -33,7 +33,7 @@ from sandboxfs.paths import is_below, joined, parted, quoted
 from sandboxfs.policy.model import Rule
 from sandboxfs.review.change import ChangeKind, PathChange
 from sandboxfs.review.gitignore import IgnoreRules
-from sandboxfs.review.repositories import TrackedPaths, dot_git, places_of, repositories_of
+from sandboxfs.review.repositories import TrackedPaths, dot_git, repositories_of
 from sandboxfs.review.scan import ScanResult
 from sandboxfs.review.summary import FoldedDirectory, around, folded, plain_flags, without_implied
 from sandboxfs.upper.walk import UpperMap
@@ -158,15 +158,6 @@ def _reached(start: Iterable[int], edges: Sequence[set[int]]) -> set[int]:
             reached.add(other)
             pending.append(other)
     return reached
-
-
-def within(finding: PathChange, paths: Sequence[bytes]) -> bool:
-    """Whether *finding* is at or below one of *paths*; without any, every change is.
-
-    Either end of a rename counts, and so does the workspace's path of an entry in a renamed directory.
-    """
-    places = {finding.path, finding.old_path or finding.path, finding.lower_path}
-    return not paths or any(is_below(place, path) for place in places for path in paths)
 
 
 _IGNORE_FILE = b".gitignore"
@@ -317,7 +308,7 @@ def select_changes(survey: ScanResult, scope: Scope, workspace: ScopeContext) ->
     # The changes of a repository's own directory are taken together, or not at all.
     units = repositories_of(survey.view.layers, findings).groups(findings)
     needs = Dependencies(findings, survey.view.upper, units)
-    asked = frozenset(n for n, finding in enumerate(findings) if within(finding, scope.paths))
+    asked = frozenset(n for n, finding in enumerate(findings) if finding.is_within(scope.paths))
     left: dict[int, tuple[bytes, Reason]] = {}
     if not scope.ignored:
         left |= _ignored(survey, asked, scope.paths, workspace)
@@ -450,7 +441,7 @@ class IgnoredPaths:
 
 def is_git(finding: PathChange) -> bool:
     """Whether either end of a change is a repository's own directory, or is in one."""
-    return any(dot_git(place) is not None for place in places_of(finding))
+    return any(dot_git(place) is not None for place in finding.places)
 
 
 def _told_with(finding: PathChange) -> bytes:

@@ -13,7 +13,7 @@ from sandboxfs.policy.model import Rule
 from sandboxfs.review.change import PathChange
 from sandboxfs.review.held import Approvals, approved
 from sandboxfs.review.scan import ScanResult, survey
-from sandboxfs.review.scope import Scope, ScopedChanges, select_changes, within
+from sandboxfs.review.scope import Scope, ScopedChanges, select_changes
 from sandboxfs.review.summary import without_implied
 from sandboxfs.service.discard import DiscardRequest, DiscardResult, discard
 from sandboxfs.service.events import CallerContext, Events
@@ -161,9 +161,9 @@ def _meant(
             )
         return [number for number, one in held.items() if one.rule == rules[request.rule - 1]]
     for path, given in paths.items():
-        if not any(within(one.change, [path]) for one in held.values()):
+        if not any(one.change.is_within([path]) for one in held.values()):
             raise UsageError(f"nothing is held at {given!r}", hint="'sandboxfs approve' lists what is held")
-    return [number for number, one in held.items() if within(one.change, list(paths))]
+    return [number for number, one in held.items() if one.change.is_within(list(paths))]
 
 
 def _still_good(selection: ScopedChanges, approvals: Approvals) -> dict[bytes, frozenset[str]]:

@@ -17,7 +17,6 @@ from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.review.change import PathChange
 from sandboxfs.review.scan import ScanResult, survey
-from sandboxfs.review.scope import within
 from sandboxfs.review.summary import without_implied
 from sandboxfs.service.events import YES, CallerContext, Events, Prompt, check_cancelled
 from sandboxfs.service.review import check_touched, counts_json, described
@@ -137,7 +136,7 @@ def _planned(
         # Imported here: most discards do without.
         from sandboxfs.service.pick import picked_by_hunk
 
-        asked = [finding for finding in found.findings if within(finding, list(paths))]
+        asked = [finding for finding in found.findings if finding.is_within(list(paths))]
         choose = picked_by_hunk("discard", asked, session.flag_context().flags, ask, events)
 
     return plan_discard(found, list(paths), choose)

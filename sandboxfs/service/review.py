@@ -30,7 +30,6 @@ from sandboxfs.review.scope import (
     ScopeContext,
     ScopedChanges,
     select_changes,
-    within,
 )
 from sandboxfs.review.summary import FlagContext, FoldedDirectory, shown_changes, without_implied
 from sandboxfs.service.events import CallerContext, Events
@@ -272,7 +271,7 @@ def check_touched(paths: Mapping[bytes, str], findings: Iterable[PathChange]) ->
 
 def _without_changes(paths: Mapping[bytes, str], findings: Iterable[PathChange]) -> list[str]:
     found = list(findings)
-    return [given for path, given in paths.items() if not any(within(finding, [path]) for finding in found)]
+    return [given for path, given in paths.items() if not any(finding.is_within([path]) for finding in found)]
 
 
 def _complaint(given: str) -> str:
