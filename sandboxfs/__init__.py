@@ -7,8 +7,19 @@ imported when they are first asked for.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandboxfs.api import Change, Denied, ListedSandbox, Program, Sandbox
-    from sandboxfs.async_api import AsyncProgram, AsyncSandbox
+    from sandboxfs.api import (
+        Answer,
+        Change,
+        Denied,
+        ListedSandbox,
+        OverQuestion,
+        Program,
+        QuestionFeed,
+        Sandbox,
+        ShownGrant,
+        WaitingQuestion,
+    )
+    from sandboxfs.async_api import AsyncProgram, AsyncQuestionFeed, AsyncSandbox
     from sandboxfs.errors import (
         CommitConflict,
         DaemonLost,
@@ -21,7 +32,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Answer",
     "AsyncProgram",
+    "AsyncQuestionFeed",
     "AsyncSandbox",
     "Change",
     "CommitConflict",
@@ -30,18 +43,31 @@ __all__ = [
     "ListedSandbox",
     "MountFailed",
     "NoSuchSandbox",
+    "OverQuestion",
     "Program",
+    "QuestionFeed",
     "Sandbox",
     "SandboxBusy",
     "SandboxError",
+    "ShownGrant",
     "TimedOut",
     "UsageError",
+    "WaitingQuestion",
     "__version__",
 ]
 __version__ = "0.1.0"
 
-_API = ("Change", "Denied", "ListedSandbox", "Program", "Sandbox")
-_ASYNC = ("AsyncProgram", "AsyncSandbox")
+_ASYNC = ("AsyncProgram", "AsyncQuestionFeed", "AsyncSandbox")
+_ERRORS = (
+    "CommitConflict",
+    "DaemonLost",
+    "MountFailed",
+    "NoSuchSandbox",
+    "SandboxBusy",
+    "SandboxError",
+    "TimedOut",
+    "UsageError",
+)
 
 
 def __getattr__(name: str) -> object:
@@ -49,5 +75,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'sandboxfs' has no attribute {name!r}")
     import importlib
 
-    module = "api" if name in _API else "async_api" if name in _ASYNC else "errors"
+    module = "errors" if name in _ERRORS else "async_api" if name in _ASYNC else "api"
     return getattr(importlib.import_module(f"sandboxfs.{module}"), name)

@@ -17,18 +17,28 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 from weakref import WeakSet
 
+from sandboxfs.api_arguments import can_be_passed_on, check_kind, failures, text_of, texts_of
 from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxError, TimedOut, UsageError
-from sandboxfs.paths import quoted
 from sandboxfs.policy.config import PolicyRequest
+from sandboxfs.question_feed import (
+    Answer,
+    AnswerWord,
+    OnQuestion,
+    QuestionFeed,
+    QuestionHandler,
+    answer_of,
+    number_of,
+)
 from sandboxfs.service.events import CallerContext, Unattended
 from sandboxfs.service.open_run import OpenRun, ProgramRequest, RunOpener
+from sandboxfs.service.questions import OverQuestion, ShownGrant, WaitingQuestion
 from sandboxfs.service.remove import remove_made
 from sandboxfs.service.run import Change, deeds, weaknesses
 from sandboxfs.service.run_views import (
@@ -46,7 +56,19 @@ from sandboxfs.service.running_program import Program, Stream, start_program, st
 from sandboxfs.service.select import ListedSandbox, exists, sandbox_called, sandboxes
 from sandboxfs.service.workspace import current_directory, user_path
 
-__all__ = ["Change", "Denied", "ListedSandbox", "Program", "Sandbox", "SandboxError"]
+__all__ = [
+    "Answer",
+    "Change",
+    "Denied",
+    "ListedSandbox",
+    "OverQuestion",
+    "Program",
+    "QuestionFeed",
+    "Sandbox",
+    "SandboxError",
+    "ShownGrant",
+    "WaitingQuestion",
+]
 
 # What paths that no rule names may be used for.
 _MODES = ("ro", "rw")
@@ -111,19 +133,19 @@ class Sandbox:
         self._resume = resume
         self._ephemeral = ephemeral
         self._request = RunRequest(
-            workspace=str(user_path(_text("workspace", workspace))),
-            sandbox=None if name is None else _text("name", name),
+            workspace=str(user_path(text_of("workspace", workspace))),
+            sandbox=None if name is None else text_of("name", name),
             new=new or ephemeral,
             policy=PolicyRequest(
                 mode=mode,
-                rules=_texts("rules", rules),
-                allows=_texts("allow", allow),
+                rules=texts_of("rules", rules),
+                allows=texts_of("allow", allow),
                 roots=True,
             ),
             confine=confinement_called(confine),
             network=network,
             home=home_called(home),
-            variables=variables_of(_texts("env", env)),
+            variables=variables_of(texts_of("env", env)),
         )
         self._opener: RunOpener | None = None
         self._session: OpenRun | None = None
@@ -132,6 +154,7 @@ class Sandbox:
         self._warnings: list[str] = []
         self._lock = threading.Lock()
         self._programs: set[Program] = set()
+        self._feeds: WeakSet[QuestionFeed] = WeakSet()
 
     # All sandboxes
 
@@ -150,7 +173,7 @@ class Sandbox:
         env: Sequence[str] = (),
     ) -> "Sandbox":
         """Return a sandbox that is made when its block begins, called *name*, which must be free."""
-        if name is not None and exists(_text("name", name), os.environ):
+        if name is not None and exists(text_of("name", name), os.environ):
             raise UsageError(f"there is a sandbox '{name}' already", hint="use Sandbox.open(name)")
         return cls(
             workspace,
@@ -179,7 +202,7 @@ class Sandbox:
 
         `NoSuchSandbox` when there is none.
         """
-        found = sandbox_called(_text("name", name), os.environ)
+        found = sandbox_called(text_of("name", name), os.environ)
         return cls(
             found.workspace, name=name, network=network, home=home, confine=confine, env=env, resume=True
         )
@@ -192,14 +215,14 @@ class Sandbox:
     @staticmethod
     def remove(name: str, *, force: bool = False) -> None:
         """Remove the sandbox called *name*; one that holds changes only by *force*."""
-        _remove(_text("name", name), os.environ, force=force)
+        _remove(text_of("name", name), os.environ, force=force)
 
     # The block
 
     def __enter__(self) -> "Sandbox":
         if self._session is not None:
             raise UsageError("the sandbox is open already: its block cannot be entered twice")
-        with _failures("open the sandbox"):
+        with failures("open the sandbox"):
             self._environment = dict(os.environ)
             begun = time.time_ns()
             self._opener = RunOpener(self._request, self._environment)
@@ -220,6 +243,8 @@ class Sandbox:
     def _leave_to_parent(self) -> None:
         # Another thread may have held the lock, and the programs are the parent's to end.
         self._lock, self._programs = threading.Lock(), set()
+        for feed in list(self._feeds):
+            feed.leave_to_parent()
         if self._session is not None:
             for view in self._session.views:
                 view.leave_to_parent()
@@ -246,11 +271,13 @@ class Sandbox:
         """End the block: programs that still run are ended, and the view goes. May be called twice."""
         for program in self._running():
             program.end()
+        for feed in list(self._feeds):
+            feed.close()
         opener, session, beginning = self._opener, self._session, self._beginning
         self._opener = self._session = self._beginning = None
         if opener is None:
             return
-        with _failures("close the sandbox"):
+        with failures("close the sandbox"):
             seen = None if beginning is None else observed(beginning, end=True)
             opener.__exit__()
             if session is None:
@@ -293,6 +320,7 @@ class Sandbox:
         capture_output: bool = False,
         timeout: float | None = None,
         check: bool = False,
+        on_question: OnQuestion | None = None,
     ) -> "subprocess.CompletedProcess[str]":
         """Run *command* confined in the view and return how it ended.
 
@@ -302,18 +330,36 @@ class Sandbox:
         it is not found; with *check*, any but 0 raises `subprocess.CalledProcessError`. After *timeout*
         seconds the program is ended with all it started, and `TimedOut` carries what it had written until
         then. Its standard input is empty but for *input*.
+
+        *on_question* is called, in a thread of its own, with each `WaitingQuestion` of the sandbox while the
+        program runs, and returns an `Answer`, "allow", "deny", or None to leave the question to others. What
+        it raises answers nothing, and is raised here when the program has ended.
         """
         if input is not None:
-            _check("input", input, str)
+            check_kind("input", input, str)
         if timeout is not None and not isinstance(timeout, int | float):
             raise UsageError(f"timeout: expected a number of seconds, found {type(timeout).__name__}")
-        with _failures("run the program"):
+        with failures("run the program"):
             data = None if input is None else _encoded(input)
         pipe = PIPE if capture_output else None
-        program = self._start(
-            command, cwd, env, (DEVNULL if input is None else PIPE, pipe, pipe), terminal=True
-        )
-        with self._kept(program), _failures("run the program"):
+        streams = (DEVNULL if input is None else PIPE, pipe, pipe)
+        with self._asking(on_question):
+            done = self._completed(command, cwd, env, streams, data, timeout)
+        if check:
+            done.check_returncode()
+        return done
+
+    def _completed(
+        self,
+        command: Sequence[Words],
+        cwd: Words | None,
+        env: Mapping[str, str] | None,
+        streams: tuple[Stream, Stream, Stream],
+        data: bytes | None,
+        timeout: float | None,
+    ) -> "subprocess.CompletedProcess[str]":
+        program = self._start(command, cwd, env, streams, terminal=True)
+        with self._kept(program), failures("run the program"):
             try:
                 output = program.communicate(data, timeout)
             except TimedOut as error:
@@ -323,10 +369,7 @@ class Sandbox:
                 program.kill()
                 raise
             written = tuple(None if one is None else _decoded(one) for one in output)
-            done = subprocess.CompletedProcess(list(program.command), program.wait(), *written)
-        if check:
-            done.check_returncode()
-        return done
+            return subprocess.CompletedProcess(list(program.command), program.wait(), *written)
 
     def popen(
         self,
@@ -337,14 +380,26 @@ class Sandbox:
         stdin: Stream = DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
+        on_question: OnQuestion | None = None,
     ) -> Program:
         """Start *command* confined in the view and return at once.
 
-        *cwd* and *env* are as for `run`. *stdin*, *stdout* and *stderr* are as for `subprocess.Popen`: PIPE,
-        DEVNULL, a descriptor, a file, or None for the caller's own; pipes carry bytes. The program has no
-        terminal to itself. It ends with the block at the latest.
+        *cwd*, *env* and *on_question* are as for `run`, but what *on_question* raises is logged. *stdin*,
+        *stdout* and *stderr* are as for `subprocess.Popen`: PIPE, DEVNULL, a descriptor, a file, or None for
+        the caller's own; pipes carry bytes. The program has no terminal to itself. It ends with the block at
+        the latest.
         """
-        return self._start(command, cwd, env, (stdin, stdout, stderr), terminal=False)
+        streams = stdin, stdout, stderr
+        if on_question is None:
+            return self._start(command, cwd, env, streams, terminal=False)
+        handler = QuestionHandler(self.follow(), on_question)
+        try:
+            program = self._start(command, cwd, env, streams, terminal=False)
+        except BaseException:
+            handler.end()
+            raise
+        handler.end_with(program)
+        return program
 
     def _start(
         self,
@@ -358,16 +413,16 @@ class Sandbox:
         session = self._opened()
         if isinstance(command, str | bytes) or not command:
             raise UsageError(f"expected a program and its arguments, found {command!r}")
-        words = _texts("command", command)
+        words = texts_of("command", command)
         if env is not None:
-            _check("env", env, Mapping)
+            check_kind("env", env, Mapping)
         request = ProgramRequest(
             words,
             session.view.record.workspace if cwd is None else _directory(session, cwd),
             _given(env or {}),
         )
         _check_served(session)
-        with _failures("run the program"):
+        with failures("run the program"):
             program = start_program(
                 session, request, streams_of(*streams), self._warnings.append, terminal=terminal
             )
@@ -389,12 +444,16 @@ class Sandbox:
 
     def changes(self) -> tuple[Change, ...]:
         """Return what the sandbox has changed, sorted by path; *fresh* are those of this block."""
-        with _failures("read the changes"):
+        with failures("read the changes"):
             return deeds(self._begun(), NOTHING_SEEN).changes
+
+    def held(self) -> tuple[Change, ...]:
+        """Return the changes that wait for an approval, and those that need one which does."""
+        return tuple(change for change in self.changes() if change.held is not None)
 
     def denials(self) -> tuple[Denied, ...]:
         """Return what rules have refused since the block began."""
-        with _failures("read the denials"):
+        with failures("read the denials"):
             seen = observed(self._begun(), end=False)
         if seen.lost is not None:
             raise DaemonLost(seen.lost)
@@ -413,7 +472,7 @@ class Sandbox:
         files that the workspace's own rules ignore stay in the sandbox, unless *ignored* takes them or a path
         names them. What a rule holds stays as well, unless it was approved or *approve* takes it.
         """
-        how = _text("on_conflict", on_conflict)
+        how = text_of("on_conflict", on_conflict)
         from sandboxfs.service.commit import ON_CONFLICT, CommitRequest, commit
 
         if how not in ON_CONFLICT:
@@ -480,11 +539,9 @@ class Sandbox:
         carry_out: Callable[[tuple[str, ...], CallerContext], None],
     ) -> None:
         """Do something to the changes at *paths*, but for those where there are none."""
-        named = _texts("paths", paths)
-        session = self._opened()
-        directory = str(session.view.record.workspace)
-        caller = CallerContext(directory, session.command_environment(), is_program=True)
-        with _failures(verb):
+        named = texts_of("paths", paths)
+        caller = self._caller()
+        with failures(verb):
             try:
                 carry_out(named, caller)
             except UsageError as error:
@@ -495,6 +552,82 @@ class Sandbox:
                 if rest:
                     carry_out(rest, caller)
 
+    # Questions
+
+    def questions(self) -> tuple[WaitingQuestion, ...]:
+        """Return the questions that wait for a person, the oldest first; nothing is consumed by it."""
+        from sandboxfs.service.questions import waiting_questions
+
+        with failures("read the questions"):
+            return waiting_questions(self.name, self._caller(), Unattended()).questions
+
+    def follow(self) -> QuestionFeed:
+        """Return the questions as they come and go: a context manager that is an iterator.
+
+        This process counts as somebody who can be asked from the beginning of its block to the end. It gives
+        a `WaitingQuestion` for each that begins, those that wait already first, and an `OverQuestion` for the
+        end of each that it gave. `SandboxBusy` when too many follow already.
+        """
+        from sandboxfs.service.questions import follow
+
+        feed = QuestionFeed(lambda: follow(self.name, self._caller(), Unattended()), self.answer)
+        self._opened()
+        self._feeds.add(feed)
+        return feed
+
+    def answer(self, question: WaitingQuestion | int, answer: Answer | AnswerWord) -> ShownGrant | None:
+        """Answer a question, or the one of that number; return the grant that stays, if any.
+
+        The first answer counts. For a question that is over, `details` of the `UsageError` have `over`: how,
+        and who answered.
+        """
+        from sandboxfs.service.questions import answer_question
+
+        number, given = number_of(question), answer_of(answer)
+        with failures("answer the question"):
+            done = answer_question(number, given.decision, given, self.name, self._caller(), Unattended())
+        return done.grant
+
+    def grants(self) -> tuple[ShownGrant, ...]:
+        """Return what was allowed or refused by answers, and still is."""
+        from sandboxfs.service.questions import standing_grants
+
+        with failures("read the grants"):
+            return standing_grants(self.name, self._caller(), Unattended()).grants
+
+    def revoke(self, grant: ShownGrant | int | None = None) -> tuple[ShownGrant, ...]:
+        """Take a grant back, or the one of that number, all without any; return those that are gone.
+
+        Files that are open because of it can be read no more.
+        """
+        from sandboxfs.service.questions import revoke_grants
+
+        number = grant.id if isinstance(grant, ShownGrant) else grant
+        if number is not None:
+            check_kind("grant", number, int)
+        with failures("take the grant back"):
+            return revoke_grants(number, self.name, self._caller(), Unattended()).grants
+
+    @contextmanager
+    def _asking(self, on_question: OnQuestion | None) -> Iterator[None]:
+        """Have *on_question* answer, and raise in the end what it raised."""
+        if on_question is None:
+            yield
+            return
+        handler = QuestionHandler(self.follow(), on_question)
+        try:
+            yield
+        except BaseException as error:
+            raise error from handler.end()
+        failure = handler.end()
+        if failure is not None:
+            raise failure
+
+    def _caller(self) -> CallerContext:
+        session = self._opened()
+        directory = str(session.view.record.workspace)
+        return CallerContext(directory, session.command_environment(), is_program=True)
+
     def _opened(self) -> OpenRun:
         if self._session is None:
             raise UsageError("the sandbox is not open: use it in its 'with' block")
@@ -504,18 +637,6 @@ class Sandbox:
         if self._beginning is None:
             raise UsageError("the sandbox is not open: use it in its 'with' block")
         return self._beginning
-
-
-@contextmanager
-def _failures(what: str) -> Iterator[None]:
-    """Raise what the machine refuses as an error of ours."""
-    try:
-        yield
-    except (OSError, ValueError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        place = getattr(error, "filename", None)
-        where = f"{quoted(os.fsdecode(place))}: " if isinstance(place, str | bytes | os.PathLike) else ""
-        raise UsageError(f"cannot {what}: {where}{reason}") from error
 
 
 def _timed_out(error: TimedOut, output: tuple[bytes | None, bytes | None]) -> TimedOut:
@@ -540,34 +661,6 @@ def _encoded(text: str) -> bytes:
         return written.getvalue()
 
 
-def _check(what: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise UsageError(f"{what}: expected {kind.__name__}, found {type(value).__name__}")
-
-
-def _text(what: str, value: object) -> str:
-    """Return a text or path that a caller gave as *what*."""
-    text = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(text, str) or not _can_be_passed_on(text):
-        found = quoted(text) if isinstance(text, str) else type(value).__name__
-        raise UsageError(f"{what}: expected a text or a path, found {found}")
-    return text
-
-
-def _can_be_passed_on(text: str) -> bool:
-    """Say whether the kernel takes *text* as a name or an argument."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
-def _texts(what: str, values: object) -> tuple[str, ...]:
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise UsageError(f"{what}: expected a sequence of texts, found {type(values).__name__}")
-    return tuple(_text(what, value) for value in values)
-
-
 def _remove(name: str, environment: Mapping[str, str], *, force: bool) -> None:
     # Imported here: it reviews, which most blocks do without.
     from sandboxfs.service.remove import remove_sandboxes
@@ -589,8 +682,8 @@ def _check_served(session: OpenRun) -> None:
 
 def _directory(session: OpenRun, given: Words) -> Path:
     """Where a program is to start, which it must be able to see."""
-    text = _text("cwd", given)
-    with _failures("use cwd"):
+    text = text_of("cwd", given)
+    with failures("use cwd"):
         path = Path(os.path.realpath(text))
         seen = session.place(path) is not None and path.is_dir()
     if not seen:
@@ -602,6 +695,6 @@ def _given(variables: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
     """Check the variables that a program gets besides those of the sandbox."""
     for name, value in variables.items():
         texts = isinstance(name, str) and isinstance(value, str | None)
-        if not texts or not name or "=" in name or not _can_be_passed_on(f"{name}{value}"):
+        if not texts or not name or "=" in name or not can_be_passed_on(f"{name}{value}"):
             raise UsageError(f"env: bad variable {name!r}")
     return tuple(variables.items())

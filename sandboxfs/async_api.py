@@ -10,17 +10,23 @@ reads or changes the sandbox is completed before its cancellation is told: none 
 import asyncio
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
 
 from sandboxfs.api import DEVNULL, PIPE, ConflictWord, Sandbox, Words
+from sandboxfs.question_feed import Answer, AnswerWord, QuestionFeed, QuestionHandler
+from sandboxfs.service.questions import QuestionEvent, ShownGrant, WaitingQuestion
 from sandboxfs.service.run import Change
 from sandboxfs.service.run_views import Denied
 from sandboxfs.service.running_program import Program, Stream
 
 _T = TypeVar("_T")
+
+AsyncOnQuestion = Callable[[WaitingQuestion], Awaitable[Answer | AnswerWord | None]]
+"""Is awaited with each question in the caller's loop; None leaves the question to others."""
 
 
 class AsyncProgram:
@@ -59,6 +65,59 @@ class AsyncProgram:
     def kill(self) -> None:
         """End the program with all that it started, whatever it does against it."""
         self._program.kill()
+
+
+class AsyncQuestionFeed:
+    """The questions of a sandbox as they come and go, as `QuestionFeed` gives them: `async for`."""
+
+    def __init__(self, feed: QuestionFeed) -> None:
+        """Feeds are made by `AsyncSandbox.follow`."""
+        self._feed = feed
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> "AsyncQuestionFeed":
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            # The loop may have ended before the feed.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._changed.set)
+
+        self._feed.when_changed = tell
+        entering = _called(self._feed.__enter__)
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            await _settled(entering)
+            await _whole(self._feed.close)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await _whole(self._feed.close)
+
+    def __aiter__(self) -> AsyncIterator[QuestionEvent]:
+        return self
+
+    async def __anext__(self) -> QuestionEvent:
+        while True:
+            # First: what comes from now on sets it again.
+            self._changed.clear()
+            event = self._feed.take()
+            if event is not None:
+                return event
+            if self._feed.ended:
+                raise StopAsyncIteration
+            await self._changed.wait()
+
+    async def answer(self, question: WaitingQuestion | int, answer: Answer | AnswerWord) -> ShownGrant | None:
+        """Answer a question, as `Sandbox.answer` does."""
+        return await _whole(lambda: self._feed.answer(question, answer))
 
 
 class AsyncSandbox:
@@ -110,19 +169,21 @@ class AsyncSandbox:
         input: bytes | None = None,  # noqa: A002 - as in subprocess
         capture_output: bool = False,
         check: bool = False,
+        on_question: AsyncOnQuestion | None = None,
     ) -> "subprocess.CompletedProcess[bytes]":
         """Run *command* as `Sandbox.run` does, with bytes; cancelled, end it with all that it started.
 
-        For a time limit, surround it with `asyncio.timeout`.
+        For a time limit, surround it with `asyncio.timeout`. *on_question* is a coroutine function.
         """
         pipe = PIPE if capture_output else None
         stdin = DEVNULL if input is None else PIPE
-        program = await self._started(command, cwd, env, stdin, pipe, pipe)
-        try:
-            output = await _ending(program, lambda: program.communicate(input))
-            done = subprocess.CompletedProcess(list(program.command), program.wait(), *output)
-        finally:
-            program.close()
+        async with self._asking(on_question):
+            program = await self._started(command, cwd, env, stdin, pipe, pipe)
+            try:
+                output = await _ending(program, lambda: program.communicate(input))
+                done = subprocess.CompletedProcess(list(program.command), program.wait(), *output)
+            finally:
+                program.close()
         if check:
             done.check_returncode()
         return done
@@ -136,9 +197,21 @@ class AsyncSandbox:
         stdin: Stream = DEVNULL,
         stdout: Stream = None,
         stderr: Stream = None,
+        on_question: AsyncOnQuestion | None = None,
     ) -> AsyncProgram:
-        """Start *command* as `Sandbox.popen` does; pipes are streams of asyncio."""
-        program = await self._started(command, cwd, env, stdin, stdout, stderr)
+        """Start *command* as `Sandbox.popen` does; pipes are streams of asyncio.
+
+        *on_question* is a coroutine function; what it raises is logged.
+        """
+        handler = None if on_question is None else await self._handler(_InLoop(on_question))
+        try:
+            program = await self._started(command, cwd, env, stdin, stdout, stderr)
+        except BaseException:
+            if handler is not None:
+                await _whole(handler.end)
+            raise
+        if handler is not None:
+            handler.end_with(program)
         return AsyncProgram(
             program,
             None if program.stdin is None else await _writer(program.stdin),
@@ -169,6 +242,34 @@ class AsyncSandbox:
                 await _whole(program.close)
             raise
 
+    async def _handler(self, asking: "_InLoop") -> QuestionHandler:
+        starting = _called(lambda: QuestionHandler(self._sandbox.follow(), asking.call))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await _settled(starting)
+            if not starting.cancelled() and starting.exception() is None:
+                await _whole(starting.result().end)
+            raise
+
+    @asynccontextmanager
+    async def _asking(self, on_question: AsyncOnQuestion | None) -> AsyncIterator[None]:
+        """Have *on_question* answer, and raise in the end what it raised."""
+        if on_question is None:
+            yield
+            return
+        asking = _InLoop(on_question)
+        handler = await self._handler(asking)
+        try:
+            yield
+        except BaseException as error:
+            asking.cancel()
+            raise error from await _whole(handler.end)
+        asking.cancel()
+        failure = await _whole(handler.end)
+        if failure is not None:
+            raise failure
+
     async def changes(self) -> tuple[Change, ...]:
         """Return what the sandbox has changed, sorted by path."""
         return await _whole(self._sandbox.changes)
@@ -176,6 +277,10 @@ class AsyncSandbox:
     async def denials(self) -> tuple[Denied, ...]:
         """Return what rules have refused since the block began."""
         return await _whole(self._sandbox.denials)
+
+    async def held(self) -> tuple[Change, ...]:
+        """Return the changes that wait for an approval, as `Sandbox.held` does."""
+        return await _whole(self._sandbox.held)
 
     async def commit(
         self,
@@ -204,6 +309,52 @@ class AsyncSandbox:
     async def undo(self) -> None:
         """Take the last commit or discard back."""
         await _whole(self._sandbox.undo)
+
+    async def questions(self) -> tuple[WaitingQuestion, ...]:
+        """Return the questions that wait for a person, the oldest first."""
+        return await _whole(self._sandbox.questions)
+
+    def follow(self) -> AsyncQuestionFeed:
+        """Return the questions as they come and go, as `Sandbox.follow` does, for `async with`."""
+        return AsyncQuestionFeed(self._sandbox.follow())
+
+    async def answer(self, question: WaitingQuestion | int, answer: Answer | AnswerWord) -> ShownGrant | None:
+        """Answer a question, as `Sandbox.answer` does."""
+        return await _whole(lambda: self._sandbox.answer(question, answer))
+
+    async def grants(self) -> tuple[ShownGrant, ...]:
+        """Return what was allowed or refused by answers, as `Sandbox.grants` does."""
+        return await _whole(self._sandbox.grants)
+
+    async def revoke(self, grant: ShownGrant | int | None = None) -> tuple[ShownGrant, ...]:
+        """Take grants back, as `Sandbox.revoke` does."""
+        return await _whole(lambda: self._sandbox.revoke(grant))
+
+
+class _InLoop:
+    """Awaits a coroutine function in a loop, on behalf of another thread."""
+
+    def __init__(self, on_question: AsyncOnQuestion) -> None:
+        self._on_question = on_question
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[Answer | AnswerWord | None] | None = None
+
+    def call(self, question: WaitingQuestion) -> Answer | AnswerWord | None:
+        return asyncio.run_coroutine_threadsafe(self._awaited(question), self._loop).result()
+
+    async def _awaited(self, question: WaitingQuestion) -> Answer | AnswerWord | None:
+        self._task = asyncio.ensure_future(self._on_question(question))
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            return None
+        finally:
+            self._task = None
+
+    def cancel(self) -> None:
+        """End the coroutine that still thinks about a question: nobody waits for its answer."""
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _called(function: Callable[[], _T]) -> "asyncio.Future[_T]":

@@ -41,7 +41,7 @@ class Observation:
     writes: WriteAssertions | None
     objections: dict[tuple[str, str], None] = field(default_factory=dict)
     more_objections: int = 0
-    denials: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    denials: dict[tuple[str, str, str, str | None], int] = field(default_factory=dict)
     more_denials: int = 0
     _room: int = _ROOM
 
@@ -55,9 +55,10 @@ class Observation:
         else:
             self.more_objections += 1
 
-    def deny(self, sentence: str, path: bytes, access: str) -> None:
-        key = sentence, os.fsdecode(path), access
-        if key in self.denials or (len(self.denials) < _EXAMPLES and self._fits(path)):
+    def deny(self, sentence: str, path: bytes, access: str, reason: str | None) -> None:
+        key = sentence, os.fsdecode(path), access, reason
+        more = b"" if reason is None else os.fsencode(reason) * 2
+        if key in self.denials or (len(self.denials) < _EXAMPLES and self._fits(path + more)):
             self.denials[key] = self.denials.get(key, 0) + 1
         else:
             self.more_denials += 1
@@ -71,8 +72,8 @@ class Observation:
             "objections": [{"path": path, "assertion": why} for path, why in self.objections],
             "more_objections": self.more_objections,
             "denials": [
-                {"sentence": sentence, "times": times, "path": path, "access": access}
-                for (sentence, path, access), times in self.denials.items()
+                {"sentence": sentence, "times": times, "path": path, "access": access, "reason": reason}
+                for (sentence, path, access, reason), times in self.denials.items()
             ],
             "more_denials": self.more_denials,
         }
@@ -109,12 +110,20 @@ class Observations:
         return len(self._open)
 
     def saw(
-        self, op: str, access: Access, path: bytes, to: bytes | None, decision: Decision, error: int
+        self,
+        op: str,
+        access: Access,
+        path: bytes,
+        to: bytes | None,
+        decision: Decision,
+        error: int,
+        reason: str | None = None,
     ) -> None:
-        """Pass one decision to every observation."""
+        """Pass one decision to every observation; *reason* is why a person, or nobody, refused."""
         for one in self._open.values():
             if error:
-                one.deny(decision.denial(access, os.fsdecode(path)), path, access.value)
+                sentence = decision.denial(access, os.fsdecode(path), reason)
+                one.deny(sentence, path, access.value, reason)
             elif one.writes is not None and access in _CHANGING:
                 for place in (path,) if to is None else (path, to):
                     why = one.writes.objection(place)

@@ -49,8 +49,7 @@ class Denial:
 
     def sentence(self) -> str:
         """The line that explains the denial, as on stderr and in `why`."""
-        sentence = self.decision.denial(self.access, os.fsdecode(self.path))
-        return sentence if self.reason is None else f"{sentence}: {quoted(self.reason)}"
+        return self.decision.denial(self.access, os.fsdecode(self.path), self.reason)
 
 
 def policy_digest(policy: Policy, fixed: Mapping[str, object]) -> str:
@@ -64,7 +63,14 @@ class Observer(Protocol):
 
     def __len__(self) -> int: ...
     def saw(
-        self, op: str, access: Access, path: bytes, to: bytes | None, decision: Decision, error: int
+        self,
+        op: str,
+        access: Access,
+        path: bytes,
+        to: bytes | None,
+        decision: Decision,
+        error: int,
+        reason: str | None = None,
     ) -> None: ...
 
 
@@ -146,15 +152,16 @@ class SessionJournal:
             self._hit(rule)
         else:
             hit[1][0] += 1
-        command = None
+        command = reason = None
         if error:
             self.counters["denials"] += 1
             # Looked up at once: a program often ends after a denial.
             process = process_of(caller.pid)
             command = None if process is None else process.command
             pid = caller.pid if process is None else process.pid
-            about = self._reasons.pop((path, access), (None, None)) if self._reasons else (None, None)
-            denial = Denial(time.time(), pid, command, op, access, path, decision, error, *about)
+            nothing = None, None
+            reason, question = self._reasons.pop((path, access), nothing) if self._reasons else nothing
+            denial = Denial(time.time(), pid, command, op, access, path, decision, error, reason, question)
             self.denials.append(denial)
             for tell in self.told:
                 tell(denial)
@@ -163,7 +170,7 @@ class SessionJournal:
         else:
             self.counters["writes"] += 1
         if self.observer:
-            self.observer.saw(op, access, path, to, decision, error)
+            self.observer.saw(op, access, path, to, decision, error, reason)
         self._audit.record(
             op,
             # The same as `value`, in a fifth of the time.

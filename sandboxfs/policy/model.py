@@ -308,9 +308,13 @@ class Decision:
         # A project's patterns are untrusted text: quoting keeps control characters off the terminal.
         return f"{word} by rule {quoted(str(rule))} ({rule.source})"
 
-    def denial(self, access: Access, path: str) -> str:
-        """Return the one line that explains a refused *access* to *path*, relative to the root."""
-        return f"{access.value} denied for {quoted(path or '.')}: {self.reason(access)}"
+    def denial(self, access: Access, path: str, why: str | None = None) -> str:
+        """Return the one line that explains a refused *access* to *path*, relative to the root.
+
+        *why* is the reason of the person who was asked, or that there was none.
+        """
+        sentence = f"{access.value} denied for {quoted(path or '.')}: {self.reason(access)}"
+        return sentence if why is None else f"{sentence}: {quoted(why)}"
 
 
 def stricter(one: Decision, other: Decision) -> Decision:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from sandboxfs.codec import OPTIONAL, SPARSE, Malformed, decode, encode
-from sandboxfs.control.control_socket import DaemonBug, ask, control_address
+from sandboxfs.control.control_socket import DaemonBug as DaemonBug
+from sandboxfs.control.control_socket import ask, control_address
 from sandboxfs.control.mount_table import SandboxStatus
 from sandboxfs.errors import DaemonLost, SandboxError, UsageError
 from sandboxfs.paths import counted, quoted

@@ -353,15 +353,25 @@ NOTHING_ASSERTED = Assertions()
 
 @dataclass(frozen=True)
 class Denied:
-    """One thing that was refused, and how often."""
+    """One thing that was refused, and how often.
+
+    *reason* is what the person said who refused it, or why nobody was asked, where a rule asks.
+    """
 
     sentence: str
     times: int
     path: str
     access: str
+    reason: str | None = None
 
     def as_json(self) -> dict[str, object]:
-        return {"sentence": self.sentence, "times": self.times, "path": self.path, "access": self.access}
+        return {
+            "sentence": self.sentence,
+            "times": self.times,
+            "path": self.path,
+            "access": self.access,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)
@@ -429,7 +439,13 @@ def _read(answer: Mapping[str, object]) -> RunObservation:
 
     return RunObservation(
         denials=tuple(
-            Denied(str(one["sentence"]), int(str(one["times"])), str(one["path"]), str(one["access"]))
+            Denied(
+                str(one["sentence"]),
+                int(str(one["times"])),
+                str(one["path"]),
+                str(one["access"]),
+                None if one.get("reason") is None else str(one["reason"]),
+            )
             for one in listed("denials")
         ),
         more_denials=int(str(answer["more_denials"])),

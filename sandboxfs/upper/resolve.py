@@ -24,7 +24,7 @@ from sandboxfs.paths import joined
 from sandboxfs.upper.marks import ABSENT, FILE, WHITEOUT, NameState
 
 
-class Answer(Enum):
+class AnsweringLayer(Enum):
     """The layer, if any, that answers for a name of the view."""
 
     UPPER = "upper"
@@ -40,7 +40,7 @@ class Resolved(NamedTuple):
     layers below at this path.
     """
 
-    answer: Answer
+    answer: AnsweringLayer
     beside: bool = False
     redirect: bytes | None = None
 
@@ -52,11 +52,11 @@ class Resolved(NamedTuple):
 
 
 # One object for each: every lookup takes this step, and callers may compare by identity.
-NOTHING: Final = Resolved(Answer.NOTHING)
-COVERED: Final = Resolved(Answer.WHITEOUT)
-BELOW: Final = Resolved(Answer.LOWER, beside=True)
-_ALONE: Final = Resolved(Answer.UPPER)
-_MERGED: Final = Resolved(Answer.UPPER, beside=True)
+NOTHING: Final = Resolved(AnsweringLayer.NOTHING)
+COVERED: Final = Resolved(AnsweringLayer.WHITEOUT)
+BELOW: Final = Resolved(AnsweringLayer.LOWER, beside=True)
+_ALONE: Final = Resolved(AnsweringLayer.UPPER)
+_MERGED: Final = Resolved(AnsweringLayer.UPPER, beside=True)
 
 
 def resolve(state: NameState, parent: bytes | None) -> Resolved:
@@ -72,5 +72,7 @@ def resolve(state: NameState, parent: bytes | None) -> Resolved:
     if state.redirect is None:
         return _ALONE if parent is None else _MERGED
     if state.redirect.startswith(b"/"):
-        return Resolved(Answer.UPPER, redirect=state.redirect[1:])
-    return _ALONE if parent is None else Resolved(Answer.UPPER, redirect=joined(parent, state.redirect))
+        return Resolved(AnsweringLayer.UPPER, redirect=state.redirect[1:])
+    return (
+        _ALONE if parent is None else Resolved(AnsweringLayer.UPPER, redirect=joined(parent, state.redirect))
+    )

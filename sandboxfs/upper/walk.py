@@ -27,7 +27,7 @@ from sandboxfs.hostfs.tree import DirTree, vanished
 from sandboxfs.paths import is_below, is_too_deep, joined, parted
 from sandboxfs.upper import marks
 from sandboxfs.upper.marks import ABSENT, WHITEOUT, NameState
-from sandboxfs.upper.resolve import Answer, Resolved, resolve
+from sandboxfs.upper.resolve import AnsweringLayer, Resolved, resolve
 from sandboxfs.upper.sandbox_layers import Layers
 
 
@@ -261,7 +261,7 @@ def shown_at(
     """
     layer, place = (workspace if upper is None else upper), b""
     for walked in way(upper, path):
-        if upper is not None and walked.shown.answer is Answer.UPPER:
+        if upper is not None and walked.shown.answer is AnsweringLayer.UPPER:
             layer, place = upper, walked.path
         elif walked.lower is None or _is_masked(masked, walked.lower):
             return None

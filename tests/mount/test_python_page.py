@@ -18,7 +18,11 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE |
 PRINTED = [
     "A build/out\nM src/main\n",
     "trial {home}/projects/app unmounted\n['made']\n",
-    "migrations/0001.sql {'rule': 'migrations = hold', 'source': '--rule', 'waits_for': None}\nnotes None\n",
+    "migrations/0001.sql {'rule': 'migrations = hold', 'source': '--rule', 'waits_for': None}\nnotes None\n"
+    "['migrations/0001.sql']\n",
+    "read .env for cat\nread .env.local for cat\nSECRET=1\nSECRET=1\n\n.env.local use config.example\n"
+    "allow path .env 2\n",
+    ".env ['.env']\nallowed\nb'SECRET=1\\n'\n",
     "b'got one\\n'\n0\n137\n",
     "[b'one\\n', b'two\\n']\nended\n",
 ]
@@ -27,7 +31,10 @@ PRINTED = [
 def test_the_examples_of_the_page_run_as_it_says() -> None:
     home = Path(os.environ["HOME"])
     makefile = "test:\n\tmkdir build && cp src/main build/out && echo more >> src/main\n"
-    workspace = build(home / "projects/app", {"Makefile": makefile, "src/main": "text\n", ".env": "secret"})
+    workspace = build(
+        home / "projects/app",
+        {"Makefile": makefile, "src/main": "text\n", ".env": "SECRET=1\n", ".env.local": ""},
+    )
     assert len(EXAMPLES) == len(PRINTED)
     for number, (example, printed) in enumerate(zip(EXAMPLES, PRINTED, strict=True)):
         done = subprocess.run(

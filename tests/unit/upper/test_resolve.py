@@ -23,7 +23,7 @@ from sandboxfs.overlay.lookup import Lookup
 from sandboxfs.overlay.nodes import Directory
 from sandboxfs.paths import joined
 from sandboxfs.upper.marks import ABSENT, FILE, WHITEOUT, DirMarks, Index, NameState, Whiteouts
-from sandboxfs.upper.resolve import Answer, Resolved, resolve
+from sandboxfs.upper.resolve import AnsweringLayer, Resolved, resolve
 from sandboxfs.upper.sandbox_layers import LayerPaths, open_layers
 from sandboxfs.upper.unmounted import UnmountedUpper
 from sandboxfs.upper.walk import MergedView, map_upper, shown_at
@@ -323,24 +323,26 @@ OPAQUE = FOUND._replace(opaque=True)
 @pytest.mark.parametrize(
     ("state", "parent", "answer", "lower_path"),
     [
-        (ABSENT, b"", Answer.LOWER, b"n"),
-        (ABSENT, b"p", Answer.LOWER, b"p/n"),
-        (ABSENT, None, Answer.NOTHING, None),
-        (WHITEOUT, b"p", Answer.WHITEOUT, None),
-        (WHITEOUT, None, Answer.WHITEOUT, None),
-        (FILE, b"p", Answer.UPPER, None),
-        (FOUND, b"p", Answer.UPPER, b"p/n"),
-        (FOUND, None, Answer.UPPER, None),
-        (OPAQUE, b"p", Answer.UPPER, None),
-        (FOUND._replace(redirect=b"/x/y"), b"p", Answer.UPPER, b"x/y"),
-        (FOUND._replace(redirect=b"/x/y"), None, Answer.UPPER, b"x/y"),
-        (FOUND._replace(redirect=b"old"), b"p", Answer.UPPER, b"p/old"),
-        (FOUND._replace(redirect=b"old"), None, Answer.UPPER, None),
-        (OPAQUE._replace(redirect=b"/x"), b"p", Answer.UPPER, None),
-        (OPAQUE._replace(damaged=True), b"p", Answer.UPPER, None),
+        (ABSENT, b"", AnsweringLayer.LOWER, b"n"),
+        (ABSENT, b"p", AnsweringLayer.LOWER, b"p/n"),
+        (ABSENT, None, AnsweringLayer.NOTHING, None),
+        (WHITEOUT, b"p", AnsweringLayer.WHITEOUT, None),
+        (WHITEOUT, None, AnsweringLayer.WHITEOUT, None),
+        (FILE, b"p", AnsweringLayer.UPPER, None),
+        (FOUND, b"p", AnsweringLayer.UPPER, b"p/n"),
+        (FOUND, None, AnsweringLayer.UPPER, None),
+        (OPAQUE, b"p", AnsweringLayer.UPPER, None),
+        (FOUND._replace(redirect=b"/x/y"), b"p", AnsweringLayer.UPPER, b"x/y"),
+        (FOUND._replace(redirect=b"/x/y"), None, AnsweringLayer.UPPER, b"x/y"),
+        (FOUND._replace(redirect=b"old"), b"p", AnsweringLayer.UPPER, b"p/old"),
+        (FOUND._replace(redirect=b"old"), None, AnsweringLayer.UPPER, None),
+        (OPAQUE._replace(redirect=b"/x"), b"p", AnsweringLayer.UPPER, None),
+        (OPAQUE._replace(damaged=True), b"p", AnsweringLayer.UPPER, None),
     ],
 )
-def test_the_step(state: NameState, parent: bytes | None, answer: Answer, lower_path: bytes | None) -> None:
+def test_the_step(
+    state: NameState, parent: bytes | None, answer: AnsweringLayer, lower_path: bytes | None
+) -> None:
     resolved: Resolved = resolve(state, parent)
     assert resolved.answer is answer
     assert resolved.lower_path(parent, b"n") == lower_path
