@@ -1,7 +1,8 @@
 """Prompt for questions: a person in a second terminal decides what programs may read and execute.
 
-One question is shown at a time, and its clock stands still meanwhile. Answers are single letters with Enter,
-and Enter alone means nothing. What was typed before a question was shown is no answer to it. Everything shown
+One question is shown at a time. Its clock stands still for a minute after each line that is typed, so that it
+goes on when nobody is there. Answers are single letters with Enter, and Enter alone means nothing but that
+somebody is there. What was typed before a question was shown is no answer to it. Everything shown
 may be of a hostile program's making, so that all of it is spelled out by `Terminal.show`.
 """
 
@@ -29,6 +30,8 @@ _LINES = 5
 _WIDTH = 160
 # A line that comes so soon after another question was put in place of the shown one was meant for that.
 _TOO_SOON = 0.7
+# Who typed so many seconds ago still reads what is shown next.
+_ATTENTION = 60.0
 
 _HELP = """\
 o  allow once: what waits for this path now
@@ -36,7 +39,7 @@ d  allow this directory, and all below, for the session
 s  allow this path for the session; of a new program, its content wherever it is
 n  deny once; what is typed behind it is told to the program: n use config.example
 N  deny for the session, likewise
-?  this help
+?  this help; with it, and with Enter alone, the clock stands still for a minute, ten in all
 Ctrl-D or Ctrl-C leaves; when nobody else follows, what waits is refused then."""
 
 
@@ -50,6 +53,7 @@ class QuestionPrompt:
         self._shown: WaitingQuestion | None = None
         self._mine: set[int] = set()
         self._displaced = float("-inf")
+        self._typed = float("-inf")
 
     def run(self) -> None:
         """Ask until the session ends, or the person leaves."""
@@ -93,8 +97,12 @@ class QuestionPrompt:
     def _show_next(self) -> None:
         if self._shown is None and self._waiting:
             self._shown = next(iter(self._waiting.values()))
-            self._followed.session.reading(self._shown.id)
+            attended = time.monotonic() - self._typed < _ATTENTION
+            if attended:
+                self._followed.session.reading(self._shown.id)
             self._describe(self._shown)
+            if not attended:
+                self._show("    its time runs: Enter stops the clock for a minute")
             self._terminal.forget_typed()
             self._ask()
 
@@ -126,7 +134,7 @@ class QuestionPrompt:
         line = self._terminal.line()
         if line is None:
             return False
-        shown = self._shown
+        shown, self._typed = self._shown, time.monotonic()
         if shown is None:
             # Nothing is asked; or what is next is not shown yet.
             return True
@@ -136,6 +144,7 @@ class QuestionPrompt:
             return True
         terms = terms_of(shown, line)
         if terms is None:
+            self._followed.session.reading(shown.id)
             if line:
                 self._terminal.say(_HELP)
             self._ask()

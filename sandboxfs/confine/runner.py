@@ -167,8 +167,11 @@ def main() -> None:
         report = {"error": MountFailed(f"cannot confine the program: {error}").as_json()}
     if end is not None and end.stage == "start":
         # As a shell does, which has no other way to tell either.
-        print(f"sandboxfs: {end.problem(program.command[0])}", file=sys.stderr, flush=True)
-    os.write(channel, json.dumps(report).encode())
+        with suppress(OSError):
+            print(f"sandboxfs: {end.problem(program.command[0])}", file=sys.stderr, flush=True)
+    # The caller may have been killed: nobody is left to be told.
+    with suppress(BrokenPipeError):
+        os.write(channel, json.dumps(report).encode())
     if end is not None:
         _press_again(end)
 

@@ -44,8 +44,8 @@ _PATHS = 100
 MOST_GRANTS = 1000
 # Questions that are over and can still be looked at.
 _REMEMBERED = 200
-# Seconds for which a person may read one question.
-READING = 600.0
+# Seconds for which the clock of a question stands still altogether, and after each sign of a person.
+READING, ATTENTION = 600.0, 60.0
 # Seconds for which a question without requests, and a grant for once that opened nothing, are kept.
 _LINGERING = 0.2
 # The share of the kernel's own limit for requests that a wait may take.
@@ -138,20 +138,28 @@ class PendingQuestion:
     reading_until: float | None = None
     # Since when no request waits, because all are being decided again.
     idle_since: float | None = None
-    # The seconds that were left when a person began to read.
-    _left: float = 0.0
+    # When the clock was stopped, and for how many seconds altogether it may still be.
+    _stopped: float = 0.0
+    _patience: float = READING
 
     def read(self, now: float) -> None:
-        """Stop the clock for as long as a person may read."""
-        if self.reading_until is None:
-            self._left = max(0.0, self.deadline - now)
-            self.reading_until = now + READING
+        """Stop the clock for a while, which each sign of a person begins anew."""
+        self.unread(now)
+        if self._patience > 0:
+            self._stopped = now
+            self.reading_until = now + min(ATTENTION, self._patience)
 
     def unread(self, now: float) -> None:
-        """Start the clock again."""
+        """Have the clock go on, from now or from when the person was last known to read."""
         if self.reading_until is not None:
+            stood = min(now, self.reading_until) - self._stopped
             self.reading_until = None
-            self.deadline = now + self._left
+            self._patience -= stood
+            self.deadline += stood
+
+    def ends_at(self) -> float:
+        """The moment at which the time is up, if no person gives a sign any more."""
+        return self.deadline + (0.0 if self.reading_until is None else self.reading_until - self._stopped)
 
 
 @dataclass(eq=False)
@@ -541,7 +549,7 @@ class Questions:
         for question in self.asked():
             if question.idle_since is not None and now - question.idle_since > _LINGERING:
                 self._end(question, Outcome.WITHDRAWN, None, None, "nothing asks for it any more")
-            elif now >= (question.deadline if question.reading_until is None else self._latest(question)):
+            elif now >= self._latest(question):
                 self._refuse(question, "nobody answered in time", Outcome.TIMEOUT)
         gone = {number for number, standing in self._grants.items() if self._is_over(standing, now)}
         for number in gone:
@@ -550,15 +558,18 @@ class Questions:
             self.withdrawn(gone)
 
     def _latest(self, question: PendingQuestion) -> float:
-        """The moment until which a question that is being read may wait."""
-        latest = question.reading_until or question.deadline
+        """The moment until which a question may wait."""
+        latest = question.ends_at()
         if self._longest is not None and question.waits:
             latest = min(latest, min(wait.began for wait in question.waits) + self._longest)
         return latest
 
     def remaining(self, question: PendingQuestion) -> float | None:
         """Return the seconds that a question has left; None while a person reads it."""
-        return None if question.reading_until is not None else max(0.0, question.deadline - self._clock())
+        now = self._clock()
+        if question.reading_until is not None and now < question.reading_until:
+            return None
+        return max(0.0, self._latest(question) - now)
 
     def seconds_left(self, grant: Grant) -> float | None:
         """Return the seconds that a grant has left; None for one that lasts as long as the session."""

@@ -358,7 +358,9 @@ class QuestionSession:
         )
 
     def reading(self, number: int, *, over: bool = False) -> None:
-        """Stop the clock of a question that a person reads, or with *over* let it go on.
+        """Stop the clock of a question that a person reads for a minute, or with *over* let it go on.
+
+        It is a sign that a person is there: to be sent again with each key, and never without one.
 
         A question that is over has no clock any more, nor has one of a session that ends: the stream says so.
         """

@@ -163,10 +163,14 @@ def test_a_person_answers_with_letters(mount: Mount) -> None:
             # Nothing of the file reaches the terminal as it is.
             assert "\\x1b[2Jhidden \\u202e" in shown
             assert "\x1b[2J" not in shown
+            # Nobody has typed anything: perhaps nobody is there.
+            assert "Enter stops the clock" in shown
             (waiting,) = told(view, "asks")["questions"]
-            assert waiting["remaining"] is None
+            assert waiting["remaining"] is not None
             person.type(b"\n")
             person.expect("allow? [o,d,s,n,N,?] ")
+            (waiting,) = told(view, "asks")["questions"]
+            assert waiting["remaining"] is None
             person.type(b"?\n")
             assert "allow once" in person.expect("allow? [o,d,s,n,N,?] ")
             person.type(b"d\n")
@@ -175,7 +179,9 @@ def test_a_person_answers_with_letters(mount: Mount) -> None:
         assert told(view, "revoke", "--all")["revoked"] != []
         with started("cat", ".env.local", cwd=view.root) as program:
             person.expect("read .env.local")
-            person.expect("allow? [o,d,s,n,N,?] ")
+            assert "Enter stops the clock" not in person.expect("allow? [o,d,s,n,N,?] ")
+            (waiting,) = told(view, "asks")["questions"]
+            assert waiting["remaining"] is None
             person.type(b"N use config.example\n")
             assert "Permission denied" in output(program)
         (grant,) = told(view, "grants")["grants"]

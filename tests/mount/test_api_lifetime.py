@@ -42,8 +42,10 @@ def test_a_program_ends_with_the_process_that_embeds_it(
     workspace: Path, confinement: str, number: signal.Signals
 ) -> None:
     command = [sys.executable, "-c", EMBEDDER, str(workspace), confinement]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as embedder:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, bufsize=1) as embedder:
         assert embedder.stdout is not None
+        assert embedder.stderr is not None
         view = Path(embedder.stdout.readline().strip())
         assert view in mountpoints()
         assert embedder.stdout.readline() == "begun\n"
@@ -51,6 +53,8 @@ def test_a_program_ends_with_the_process_that_embeds_it(
         # The end of the pipe: whoever had its other end is gone, the program too.
         assert select.select([embedder.stdout], [], [], PATIENCE)[0]
         assert embedder.stdout.read() == ""
+        # The process that ran the program has nobody to tell how it ended, and says nothing of that.
+        assert embedder.stderr.read() == ""
     runs.check_nothing_left(str(view))
 
 

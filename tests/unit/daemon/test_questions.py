@@ -6,6 +6,7 @@ from itertools import count
 import pytest
 
 from sandboxfs.daemon.questions import (
+    ATTENTION,
     MOST_OF_ONE_PROGRAM,
     MOST_QUESTIONS,
     MOST_WAITING,
@@ -198,12 +199,35 @@ def test_the_clock_stops_while_a_person_reads_but_not_for_ever(session: Session)
     session.now = 50
     session.question().read(session.now)
     assert session.queue.remaining(session.question()) is None
-    session.now = 500
+    session.now = 90
     session.queue.tick()
     session.question().unread(session.now)
     assert session.queue.remaining(session.question()) == 10
+    # Each sign of a person begins a minute anew, and all minutes together are ten.
+    for _ in range(100):
+        session.question().read(session.now)
+        if session.queue.remaining(session.question()) is not None:
+            break
+        session.now += ATTENTION / 3
+        session.queue.tick()
+    assert session.now == 50 + READING
+    assert session.queue.remaining(session.question()) == 10
+    session.now += 10
+    session.queue.tick()
+    assert session.queue.asked() == []
+
+
+def test_the_clock_goes_on_when_a_person_gives_no_sign_any_more(session: Session) -> None:
+    session.open()
+    session.now = 50
     session.question().read(session.now)
-    session.now += READING
+    session.now += ATTENTION + 4
+    session.queue.tick()
+    assert session.queue.remaining(session.question()) == 6
+    session.question().read(session.now)
+    session.now += ATTENTION
+    assert session.queue.remaining(session.question()) == 6
+    session.now += 6
     session.queue.tick()
     assert session.queue.asked() == []
 
@@ -219,6 +243,8 @@ def test_no_request_waits_as_long_as_the_kernel_allows() -> None:
     session.answer(True)
     session.open("a/.env2", caller=wait.caller)
     assert session.queue.remaining(session.question()) == 10
+    # However long a person reads.
+    session.question().read(session.now)
     session.now = 40
     session.queue.tick()
     assert session.queue.asked() == []
