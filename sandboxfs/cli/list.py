@@ -95,7 +95,7 @@ def _row(one: MeasuredSandbox, now: float, home: Path) -> list[str]:
     return [
         indent + record.name,
         one.status.state,
-        "?" if counts is None else _changes(counts),
+        _uncounted(one) if counts is None else _changes(counts),
         "?" if counts is None else str(counts.conflicts or "-"),
         at_least + output.human_size(one.size.size).replace(" ", ""),
         _ago(now - record.created.timestamp()),
@@ -103,6 +103,10 @@ def _row(one: MeasuredSandbox, now: float, home: Path) -> list[str]:
         _short(record.workspace, home),
         _short(record.mountpoint, home) if one.status.state != "unmounted" else "-",
     ]
+
+
+def _uncounted(one: MeasuredSandbox) -> str:
+    return "in a view" if one.uncounted == "view" else one.uncounted or "?"
 
 
 def _changes(counts: Counts) -> str:

@@ -31,7 +31,7 @@ from sandboxfs.service.run_views import (
     home_called,
     variables_of,
 )
-from sandboxfs.service.select import sandbox_around
+from sandboxfs.service.select import sandbox_around, sandbox_of_variable
 from sandboxfs.service.workspace import current_directory
 
 # Options
@@ -210,7 +210,10 @@ def request(arguments: Arguments) -> RunRequest:
     workspace, sandbox = arguments.workspace, arguments.sandbox
     if workspace is None and sandbox is None:
         if not (arguments.here or arguments.toplevel or arguments.new):
-            sandbox = sandbox_around(Path(_here()), os.environ)
+            sandbox, remark = sandbox_of_variable(Path(_here()), os.environ)
+            if remark is not None and not arguments.quiet:
+                output.note(f"sandboxfs: {remark}")
+            sandbox = sandbox or sandbox_around(Path(_here()), os.environ)
         workspace = _workspace(arguments) if sandbox is None else None
     return RunRequest(
         workspace=workspace,

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple
 
 import trio
@@ -347,17 +346,3 @@ def _report(question: PendingQuestion, state: str, reason: str | None, retry: bo
         "advice": advice,
     }
     return json.dumps(described, indent=1).encode() + b"\n"
-
-
-_LIMITS = "default_request_timeout", "max_request_timeout"
-
-
-def kernel_limit(directory: Path = Path("/proc/sys/fs/fuse")) -> float | None:
-    """Return the seconds after which the kernel ends a mount with an unanswered request; None without any."""
-    limits = []
-    for name in _LIMITS:
-        try:
-            limits.append(int((directory / name).read_text()))
-        except (OSError, ValueError):
-            continue
-    return min((float(limit) for limit in limits if limit > 0), default=None)

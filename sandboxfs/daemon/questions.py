@@ -21,6 +21,7 @@ from enum import StrEnum
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from sandboxfs.control.request_limit import SHARE
 from sandboxfs.errors import UsageError
 from sandboxfs.overlay.asking import Asked, Verdict
 from sandboxfs.overlay.filesystem import Caller, Postponed
@@ -48,8 +49,6 @@ _REMEMBERED = 200
 READING, ATTENTION = 600.0, 60.0
 # Seconds for which a question without requests, and a grant for once that opened nothing, are kept.
 _LINGERING = 0.2
-# The share of the kernel's own limit for requests that a wait may take.
-_SHARE = 0.8
 
 
 class Outcome(StrEnum):
@@ -251,7 +250,7 @@ class Questions:
         self._record = record
         self._root = root
         self._clock = clock
-        self._longest = None if kernel_limit is None else kernel_limit * _SHARE
+        self._longest = None if kernel_limit is None else kernel_limit * SHARE
         self._timeout = timeout if self._longest is None else min(timeout, self._longest)
         self._open: dict[int, PendingQuestion] = {}
         self._by_key: dict[QuestionKey, PendingQuestion] = {}

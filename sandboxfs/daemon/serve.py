@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from sandboxfs.control.control_socket import control_address
+from sandboxfs.control.request_limit import request_limit
 from sandboxfs.daemon.control_peers import ViewWatch
 from sandboxfs.daemon.control_server import ControlServer
 from sandboxfs.daemon.event_replay import EventReplay, ReplayDir
@@ -34,7 +35,7 @@ from sandboxfs.daemon.host_follower import HostFollower, foreign_mountpoints, wa
 from sandboxfs.daemon.lasting_tasks import endure
 from sandboxfs.daemon.observations import Observations
 from sandboxfs.daemon.program_lookup import ProgramLookup
-from sandboxfs.daemon.question_control import QuestionControl, RequestFiles, kernel_limit
+from sandboxfs.daemon.question_control import QuestionControl, RequestFiles
 from sandboxfs.daemon.questions import Questions
 from sandboxfs.daemon.session_control import PolicyControl, UpperControl
 from sandboxfs.daemon.session_log import (
@@ -102,7 +103,7 @@ class Session:
             str(record.workspace),
             trio.current_time,
             timeout=settings.ask_timeout,
-            kernel_limit=kernel_limit(),
+            kernel_limit=request_limit(),
         )
         self.questions.explain = self.journal.explain
         self.asking = QuestionControl(self.questions)

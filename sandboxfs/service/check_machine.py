@@ -15,6 +15,7 @@ from typing import Literal
 
 from sandboxfs.confine import detect
 from sandboxfs.control import start_daemon
+from sandboxfs.control.request_limit import SETTINGS, SHARE, request_limit
 from sandboxfs.control.start_daemon import daemon_environment
 from sandboxfs.errors import MountFailed
 from sandboxfs.hostfs import probe
@@ -59,7 +60,19 @@ def check_machine(caller: CallerContext) -> Iterator[CheckResult]:
             yield from _state_directory(locations)
         finally:
             remove_directories(made)
+    yield check_waiting(request_limit())
     yield from _confinement()
+
+
+def check_waiting(limit: float | None) -> CheckResult:
+    """Say how long a program may wait for a person, where the kernel ends requests after *limit* seconds."""
+    if limit is None:
+        return CheckResult("waiting", "ok", "the kernel sets no limit to waiting for a person")
+    finding = (
+        f"the kernel ends requests after {limit:g} s: none waits more than {limit * SHARE:g} s for a person"
+    )
+    mend = f"sysctl -w {' '.join(f'fs.fuse.{name}=0' for name in SETTINGS)} (as root), and mount again"
+    return CheckResult("waiting", "note", finding, mend)
 
 
 def _device() -> CheckResult:

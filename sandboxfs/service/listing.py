@@ -8,7 +8,7 @@ common.
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sandboxfs.control.mount_table import MountTable, SandboxStatus, last_use, observe
 from sandboxfs.errors import SandboxError, UsageError
@@ -63,14 +63,23 @@ def count_changes(store: Store, record: SandboxRecord) -> Counts:
         return Counts.of(select_changes(survey(layers), Scope(), scope_context(store, record)))
 
 
+Uncounted = Literal["locked", "many", "view", "unreadable"]
+"""Why changes were not counted for a list.
+
+A program locked its user out of directories; there are too many entries; the workspace lies in a view, whose
+daemon may be hung; or the sandbox or its workspace cannot be read.
+"""
+
+
 @dataclass(frozen=True)
 class MeasuredSandbox:
-    """A sandbox with what is in it; *counts* are None where nobody can tell in time."""
+    """A sandbox with what is in it; *uncounted* says why *counts* are None, if they are."""
 
     status: SandboxStatus
     counts: Counts | None
     size: TreeSize
     used: datetime
+    uncounted: Uncounted | None = None
 
     @property
     def name(self) -> str:
@@ -81,7 +90,12 @@ class MeasuredSandbox:
         return self.status.record
 
     def as_json(self) -> dict[str, object]:
-        return _short_json(self.status) | _counts_json(self.counts) | _extent_json(self.size, self.used)
+        return (
+            _short_json(self.status)
+            | _counts_json(self.counts)
+            | {"uncounted": self.uncounted}
+            | _extent_json(self.size, self.used)
+        )
 
 
 @dataclass(frozen=True)
@@ -116,25 +130,29 @@ def home_of(caller: CallerContext) -> Path:
 
 def _listed(store: Store, record: SandboxRecord, table: MountTable) -> MeasuredSandbox:
     places = store.places(record.name)
+    counts = _counts_in_time(store, record, table)
     return MeasuredSandbox(
         observe(store, record, table),
-        _counts_in_time(store, record, table),
+        counts if isinstance(counts, Counts) else None,
         measure_tree(places.home),
         last_use(store, record),
+        None if isinstance(counts, Counts) else counts,
     )
 
 
-def _counts_in_time(store: Store, record: SandboxRecord, table: MountTable) -> Counts | None:
+def _counts_in_time(store: Store, record: SandboxRecord, table: MountTable) -> Counts | Uncounted:
     upper = store.places(record.name).upper
     if is_empty(upper):
         return Counts(0, 0, 0, 0)
-    # A workspace in a view is not looked at: its daemon may be hung.
-    if table.on_ours(record.workspace) or not measure_tree(upper, _MOST).complete:
-        return None
+    if table.on_ours(record.workspace):
+        return "view"
+    size = measure_tree(upper, _MOST)
+    if not size.complete:
+        return "many" if size.entries == _MOST else "locked"
     try:
         return count_changes(store, record)
     except SandboxError:
-        return None
+        return "unreadable"
 
 
 def _in_order(found: list[MeasuredSandbox]) -> list[MeasuredSandbox]:

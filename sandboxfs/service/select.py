@@ -148,6 +148,24 @@ def sandbox_around(here: Path, environment: Mapping[str, str]) -> str | None:
     return next(names, None)
 
 
+def sandbox_of_variable(here: Path, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Return the sandbox that the environment names for a run at *here*, or say why it is not used.
+
+    It is used where *here* is in its workspace or in its view: whoever goes to another project with the
+    variable still set means that project. `NoSuchSandbox` where there is none by that name.
+    """
+    name = environment.get(SANDBOX_VARIABLE)
+    if not name:
+        return None, None
+    record = Store(Locations.from_environment(environment)).load(name)
+    if _closest([record], here):
+        return name, None
+    return None, (
+        f"${SANDBOX_VARIABLE} names sandbox '{name}' of {quoted(record.workspace)}, "
+        f"which this run in {quoted(here)} does not use"
+    )
+
+
 # The sandbox of a project
 
 

@@ -3,6 +3,7 @@
 Run as an ordinary user: root enters any directory.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -121,7 +122,9 @@ def test_what_a_program_locked_can_be_reviewed_and_removed(place: Path, done: Co
         assert "M\t./\t[mode " in names
         assert "whether a program took the permission away" in done("run", *of, "true", expect=125)
     assert f"{number}\n" in done("status", *of)
-    done("list")
+    assert done("list").splitlines()[1].split()[2:4] == ["locked", "?"]
+    (listed,) = json.loads(done("list", "--json"))["sandboxes"]
+    assert (listed["changes"], listed["uncounted"]) == (None, "locked")
     done("export", *of, str(place / "archive.tar"))
     shown = done("sh", "-ec", SERVED, str(place)).split("--\n")
     assert [part.count("\n") for part in shown] == [number, 0, number]

@@ -145,6 +145,29 @@ def test_a_new_sandbox_is_made_when_it_is_asked_for(workspace: Path) -> None:
     assert sandboxes() == ["app", "app-2"]
 
 
+def test_a_run_goes_on_in_the_sandbox_that_the_environment_names_but_in_no_other_project(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs.run("touch", "first", cwd=workspace)
+    runs.run("--new", "touch", "second", cwd=workspace)
+    assert sandboxes() == ["app", "app-2"]
+    monkeypatch.setenv("SANDBOXFS_SANDBOX", "app")
+    listed = runs.run("sh", "-c", "pwd; ls ..", cwd=workspace / "dir")
+    assert listed.stdout.split() == [str(workspace / "dir"), "dir", "file", "first"]
+    assert "$SANDBOXFS_SANDBOX" not in listed.stderr
+    other = build(tmp_path / "other", {"elsewhere": ""})
+    elsewhere = runs.run("ls", cwd=other)
+    assert elsewhere.stdout == "elsewhere\n"
+    assert "$SANDBOXFS_SANDBOX names sandbox 'app'" in elsewhere.stderr
+    assert f"this run in '{other}' does not use" in elsewhere.stderr
+    assert "$SANDBOXFS_SANDBOX" not in runs.run("--quiet", "ls", cwd=other).stderr
+    # What is said on the command line comes first.
+    assert "second" in runs.run("-s", "app-2", "ls", cwd=workspace).stdout
+    assert runs.run("--workspace", other, "ls", cwd=workspace).stdout == "elsewhere\n"
+    monkeypatch.setenv("SANDBOXFS_SANDBOX", "gone")
+    assert "no sandbox" in runs.run("true", cwd=workspace, status=125).stderr
+
+
 # What is left
 
 

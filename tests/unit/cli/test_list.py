@@ -11,6 +11,7 @@ import pytest
 
 from sandboxfs.cli.main import main
 from sandboxfs.control.mount_table import Mount, MountTable
+from sandboxfs.service import listing
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.store import SandboxRecord, Store
 
@@ -113,9 +114,17 @@ def test_changes_that_cannot_be_counted_are_not_guessed_at(
     change(store, "app", "one")
     # The workspace lies in a view, whose daemon may be hung.
     mount = Mount(7, "0:50", record.workspace, "fuse.sandboxfs", "sandboxfs")
-    monkeypatch.setattr(MountTable, "read", classmethod(lambda cls: MountTable([mount])))
-    assert lines(capsys)[1][2:4] == ["?", "?"]
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(MountTable, "read", classmethod(lambda cls: MountTable([mount])))
+        assert lines(capsys)[1][2:6] == ["in", "a", "view", "?"]
+    change(store, "app", "two", "three")
+    with monkeypatch.context() as patched:
+        patched.setattr(listing, "_MOST", 1)
+        assert lines(capsys)[1][2:4] == ["many", "?"]
+    record.workspace.rename(tmp_path / "elsewhere")
+    assert main(["list", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["sandboxes"]
+    assert (listed["changes"], listed["uncounted"]) == (None, "unreadable")
 
 
 @pytest.mark.parametrize("columns", [80, 100, 200])
