@@ -250,7 +250,8 @@ def show_rules(rules: Sequence[ShownRule]) -> None:
 
 
 def _rule_mode(rule: ShownRule) -> str:
-    return f"{rule.mode}, hold {'+'.join(rule.hold)}" if rule.hold else rule.mode
+    execute = [] if rule.execute is None else [f"execute {rule.execute}"]
+    return ", ".join([rule.mode, *([f"hold {'+'.join(rule.hold)}"] if rule.hold else []), *execute])
 
 
 def _pattern(pattern: str) -> str:

@@ -11,10 +11,11 @@ from sandboxfs.cli import output
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
 from sandboxfs.cli.terminal import TerminalEvents, caller_context
 from sandboxfs.errors import DaemonLost, NoSuchSandbox
-from sandboxfs.paths import quoted
+from sandboxfs.paths import counted, quoted
 from sandboxfs.policy.model import Access
 from sandboxfs.service.policy import (
     AccessExplanation,
+    RulesInForce,
     SessionPolicy,
     ShownRule,
     Switch,
@@ -24,12 +25,14 @@ from sandboxfs.service.policy import (
     still_refused,
     switch_policy,
 )
+from sandboxfs.service.questions import ShownGrant
 
 DESCRIPTIONS = {
     "why": """\
 Explain what the policy says about an access to PATH: the decision, the rule that gave
 it and where that is written, the rules that were asked before and did not match, and
-the smallest change that would allow it. PATH need not exist; one that ends in '/' is a
+the smallest change that would allow it. Where a rule asks: who is connected now, and which
+grant would answer. PATH need not exist; one that ends in '/' is a
 directory. The policy of a mounted sandbox is the one in force, of another one that of
 its last mount.""",
     "allow": """\
@@ -90,7 +93,7 @@ class Arguments(argparse.Namespace):
 
 
 def parser(verb: str) -> Parser:
-    endings = {EXIT_DENIED: "the access is denied"} if verb == "why" else {}
+    endings = {EXIT_DENIED: "the access is denied, or waits for a person"} if verb == "why" else {}
     made = verb_parser(verb, DESCRIPTIONS[verb], EXAMPLES[verb], [NoSuchSandbox, DaemonLost], endings)
     add_sandbox_option(made)
     if verb == "why":
@@ -166,7 +169,35 @@ def _rules(arguments: Arguments) -> int:
     show_rules(found.policy.rules)
     if not found.policy.enabled:
         output.note(f"note: {found.policy.sentence()}")
+    for line in _of_persons(found):
+        output.note(f"note: {line}")
     return 0
+
+
+def _of_persons(found: RulesInForce) -> Iterator[str]:
+    """Say what rules leave to a person, and who that would be now."""
+    policy, asking = found.policy, found.asking
+    if asking is not None:
+        what = "what a rule asks about"
+        if policy.new_programs == "ask":
+            what += ", and executing what the sandbox made or changed,"
+        if asking.followers:
+            yield f"{what} waits for a person: {_connected(asking.followers)}"
+        else:
+            yield f"{what} is refused at once: {_NOBODY}"
+        if asking.questions:
+            yield f"{counted(asking.questions, 'question')} waiting: 'sandboxfs asks'"
+        if asking.grants:
+            yield f"{counted(asking.grants, 'grant')} from answers: 'sandboxfs grants'"
+    if policy.holds:
+        yield "what a rule holds happens in the sandbox, and commits leave it out until 'sandboxfs approve'"
+
+
+_NOBODY = "nobody is connected; 'sandboxfs asks --follow' makes you somebody who is asked"
+
+
+def _connected(followers: int) -> str:
+    return "one is connected" if followers == 1 else f"{followers} are connected"
 
 
 def _why(arguments: Arguments) -> int:
@@ -178,7 +209,7 @@ def _why(arguments: Arguments) -> int:
     else:
         for line in _lines(found):
             output.data(line)
-    return 0 if found.allowed else EXIT_DENIED
+    return 0 if found.allowed or found.outcome == "happens" else EXIT_DENIED
 
 
 _HELD = {
@@ -192,6 +223,11 @@ def _lines(found: AccessExplanation) -> Iterator[str]:
     if found.held is not None:
         yield f"  it happens in the sandbox, and {_HELD.get(found.held, _HELD['always'])}"
         yield "  'sandboxfs commit' asks on a terminal; 'approve' and 'commit --approve' let it through"
+    if found.asks:
+        yield from (f"  {line}" for line in _asking(found))
+    if found.new_programs is not None:
+        what = "a person is asked, once for each content" if found.new_programs == "ask" else "it is refused"
+        yield f"  where the sandbox made or changed it, {what} ([execute] new)"
     if found.came_from is not None:
         shown, origin = quoted(found.path), quoted(found.came_from)
         yield f"  {shown} comes from {origin}, out of a directory that was moved: rules for both places hold"
@@ -203,6 +239,34 @@ def _lines(found: AccessExplanation) -> Iterator[str]:
     for remedy in found.remedies:
         yield f"  {remedy.where}:"
         yield from (f"    {line}" for line in remedy.text.splitlines())
+
+
+def _asking(found: AccessExplanation) -> Iterator[str]:
+    """Say what would become of the question now, and what to run."""
+    asked = found.asked
+    if asked is None:
+        yield "programs wait while somebody is connected who can be asked, and are refused otherwise"
+        return
+    for grant in asked.grants:
+        word = "allows" if grant.decision == "allow" else "refuses"
+        left = "" if grant.remaining is None else f", {output.human_duration(grant.remaining)} left"
+        what = f"{grant.extent} {quoted(grant.path or '.')}"
+        yield f"grant {grant.id} {word} it: for {what}, {_who(grant)}{left}"
+    if any(grant.who == "anybody" for grant in asked.grants):
+        return
+    others = "other programs" if asked.grants else "a program"
+    if asked.followers:
+        yield f"{others} would wait now: {_connected(asked.followers)}"
+    else:
+        yield f"{others} would be refused at once now: {_NOBODY}"
+    for question in asked.questions:
+        yield f"question {question.id} waits: 'sandboxfs answer {question.id} allow'"
+
+
+def _who(grant: ShownGrant) -> str:
+    if grant.exe is not None:
+        return f"for program {quoted(grant.exe)}"
+    return "for anybody" if grant.pid is None else f"for process {grant.pid} and its children"
 
 
 def _passed(rules: list[ShownRule]) -> Iterator[str]:

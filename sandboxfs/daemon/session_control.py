@@ -34,7 +34,7 @@ from sandboxfs.overlay.overlay import Overlay
 from sandboxfs.paths import quoted
 from sandboxfs.policy.compiled import Compiled
 from sandboxfs.policy.explain import described_explanation, described_rule, explain, present_in
-from sandboxfs.policy.model import Access, Mode, Policy, Rule, RuleSource, SourceKind
+from sandboxfs.policy.model import Access, Execute, Mode, Policy, Rule, RuleSource, SourceKind
 from sandboxfs.policy.sources import parse_mode, rule_for_path
 from sandboxfs.state.session_rules import begin_session_rules, write_session_rules
 from sandboxfs.upper.edits import EditOutcome, Operation, operation_from_json, outcome_to_json
@@ -177,12 +177,14 @@ class PolicyControl:
         )
 
     def _in_force(self) -> dict[str, object]:
-        hits = self.journal.hits()
+        hits, new = self.journal.hits(), self.policy.new_programs
         rules = (*self.policy.rules, self.policy.root_rule)
         return {
             "mode": self.policy.mode.value,
             "enabled": self.policy.enabled,
             "rules": [described_rule(rule) | {"hits": hits.get(rule, 0)} for rule in rules],
+            # Left out where it is like any program: clients of earlier versions get what they always got.
+            **({} if new is Execute.ALLOW else {"new_programs": new.value}),
         }
 
 

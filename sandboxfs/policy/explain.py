@@ -25,6 +25,7 @@ from sandboxfs.policy.compiled import Compiled, State
 from sandboxfs.policy.model import (
     Access,
     Decision,
+    Execute,
     Mode,
     Policy,
     Rule,
@@ -88,7 +89,8 @@ class Explanation:
 
     *decided_at* is the path that the rule matched: *path* itself, or a directory above ("" for the root).
     *passed* are the earlier rules that did not match. *remedies*, the smallest change first, are empty when
-    the access is allowed already.
+    the access is allowed already. *new_programs* is what becomes of executing the path once the sandbox made
+    or changed it, where that differs.
     """
 
     path: str
@@ -97,6 +99,7 @@ class Explanation:
     decided_at: str
     passed: tuple[Rule, ...]
     remedies: tuple[Remedy, ...]
+    new_programs: Execute | None = None
 
     @property
     def allowed(self) -> bool:
@@ -108,6 +111,9 @@ class Explanation:
         if self.allowed:
             reason = self.decision.reason(self.access)
             return f"{self.access.value} allowed for {quoted(self.path or '.')}: {reason}"
+        if self.decision.ruling(self.access) is Ruling.ASK:
+            reason = self.decision.reason(self.access)
+            return f"{self.access.value} waits for a person for {quoted(self.path or '.')}: {reason}"
         return self.decision.denial(self.access, self.path)
 
     def hint(self) -> str | None:
@@ -145,7 +151,15 @@ def explain(
             for remedy, changed in changes
             if decide(changed, path, is_dir, root=root, exists=exists).allows(access)
         ),
+        new_programs=_new_programs(policy, decision, access),
     )
+
+
+def _new_programs(policy: Policy, decision: Decision, access: Access) -> Execute | None:
+    rule = policy.new_program_rule
+    if access is not Access.EXECUTE or rule is None or not decision.allows(access):
+        return None
+    return rule.execute if decision.executing.execute is None else None
 
 
 def _passed(policy: Policy, decisive: Rule, names: list[str], is_dir: bool, root: str) -> Iterator[Rule]:
@@ -226,6 +240,8 @@ def described_explanation(found: Explanation) -> dict[str, object]:
         "mode": found.decision.rule_for(found.access).mode.value,
         "errno": errno.errorcode[number] if number else None,
         "held": _HELD.get(found.decision.ruling(found.access)),
+        # Left out where there is none: clients of earlier versions get what they always got.
+        **({} if found.new_programs is None else {"new_programs": found.new_programs.value}),
         "rule": described_rule(found.decision.rule_for(found.access)),
         "decided_at": found.decided_at or ".",
         "sentence": found.sentence(),

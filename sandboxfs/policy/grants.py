@@ -111,16 +111,21 @@ class Grant:
 
     def names(self, attempt: Attempt) -> bool:
         """Tell whether the grant is about the path of an attempt."""
-        match self.extent:
-            case Extent.PATH:
-                return attempt.path == self.target
-            case Extent.DIRECTORY:
-                return is_in(attempt.path, self.target)
-            case Extent.GLOB:
-                meaning = within(parse(self.target), attempt.root)
-                return any(covers_path(pattern, names_of(attempt.path), False) for pattern in meaning)
-            case _:
-                return False
+        return names_path(self.extent, self.target, attempt.path, attempt.root)
+
+
+def names_path(extent: Extent, target: str, path: str, root: str) -> bool:
+    """Tell whether a grant of that *extent*, for *target*, is about *path*, which is relative to *root*."""
+    match extent:
+        case Extent.PATH:
+            return path == target
+        case Extent.DIRECTORY:
+            return is_in(path, target)
+        case Extent.GLOB:
+            meaning = within(parse(target), root)
+            return any(covers_path(pattern, names_of(path), False) for pattern in meaning)
+        case _:
+            return False
 
 
 def is_in(path: str, directory: str) -> bool:

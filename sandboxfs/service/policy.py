@@ -11,7 +11,7 @@ the sandbox's record. The view itself is not looked at.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandboxfs.codec import OPTIONAL, SPARSE, Malformed, decode, encode
 from sandboxfs.control.control_socket import DaemonBug as DaemonBug
@@ -20,7 +20,7 @@ from sandboxfs.control.mount_table import SandboxStatus
 from sandboxfs.errors import DaemonLost, SandboxError, UsageError
 from sandboxfs.paths import counted, quoted
 from sandboxfs.policy.explain import Remedy, described_explanation, described_rule, explain, present_in
-from sandboxfs.policy.model import Access, Mode, SourceKind
+from sandboxfs.policy.model import Access, Execute, Mode, SourceKind
 from sandboxfs.policy.sources import parse_mode
 from sandboxfs.service.events import CallerContext, Events
 from sandboxfs.service.resolve_policy import came_from, followed
@@ -28,6 +28,9 @@ from sandboxfs.service.select import select_observed
 from sandboxfs.service.workspace import place_in
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.store import SandboxRecord, Store
+
+if TYPE_CHECKING:
+    from sandboxfs.service.questions import AskedPath, AskingState
 
 T = TypeVar("T")
 
@@ -42,9 +45,22 @@ class ShownRule:
     kind: str
     hits: int | None = field(default=None, metadata=OPTIONAL)
     hold: tuple[str, ...] = field(default=(), metadata=SPARSE)
+    execute: str | None = field(default=None, metadata=SPARSE)
 
     def __str__(self) -> str:
-        return ", ".join([f"{self.pattern} = {self.mode}", *(f"hold {kind}" for kind in self.hold)])
+        more = [f"hold {kind}" for kind in self.hold]
+        more += [] if self.execute is None else [f"execute {self.execute}"]
+        return ", ".join([f"{self.pattern} = {self.mode}", *more])
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person decides about reading or executing."""
+        return self.mode == Mode.ASK or self.execute == Execute.ASK
+
+    @property
+    def holds(self) -> bool:
+        """Whether changes wait for an approval."""
+        return self.mode in (Mode.HOLD, Mode.ASK) or bool(self.hold)
 
     def as_json(self) -> dict[str, object]:
         return encode(self)
@@ -52,11 +68,26 @@ class ShownRule:
 
 @dataclass(frozen=True)
 class PolicyInForce:
-    """A policy as it is in force; the last of *rules* is the mode of what no other names."""
+    """A policy as it is in force; the last of *rules* is the mode of what no other names.
+
+    *new_programs* is what becomes of executing files that the sandbox made or changed, where no rule says it.
+    """
 
     mode: str
     enabled: bool
     rules: tuple[ShownRule, ...]
+    new_programs: str = field(default=Execute.ALLOW.value, metadata=OPTIONAL)
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything waits for a person."""
+        asking = self.new_programs == Execute.ASK or any(rule.asks for rule in self.rules)
+        return self.enabled and asking
+
+    @property
+    def holds(self) -> bool:
+        """Whether any change waits for an approval."""
+        return self.enabled and any(rule.holds for rule in self.rules)
 
     def sentence(self) -> str:
         """Say in one line what the policy comes to."""
@@ -108,7 +139,7 @@ def recorded(sandbox: SandboxStatus) -> PolicyInForce:
     """Return the policy as the sandbox was last mounted with."""
     policy = sandbox.record.settings.policy
     rules = (shown_rule(described_rule(rule)) for rule in (*policy.rules, policy.root_rule))
-    return PolicyInForce(policy.mode.value, policy.enabled, tuple(rules))
+    return PolicyInForce(policy.mode.value, policy.enabled, tuple(rules), policy.new_programs.value)
 
 
 def require_served(sandbox: SandboxStatus) -> None:
@@ -195,10 +226,32 @@ class AllowedPath(SessionPolicy):
         return shown_rule(self.answer.get("rule"))
 
 
-def rules_in_force(name: str | None, caller: CallerContext, events: Events) -> SessionPolicy:
+@dataclass(frozen=True)
+class RulesInForce(SessionPolicy):
+    """The rules of a session; *asking* tells who could be asked, where any rule asks."""
+
+    asking: "AskingState | None"
+
+    def as_json(self) -> dict[str, object]:
+        asks = None if self.asking is None else self.asking.as_json()
+        return super().as_json() | {"new_programs": self.policy.new_programs, "asks": asks}
+
+
+def rules_in_force(name: str | None, caller: CallerContext, events: Events) -> RulesInForce:
     """Return the rules of a running session, with how often each decided."""
     store, sandbox = select_observed(name, caller, events, changing=False, served=True)
-    return SessionPolicy(sandbox.record, *_asked(store, sandbox, "rules"))
+    policy, answer = _asked(store, sandbox, "rules")
+    asking = None
+    if policy.asks:
+        # Imported here: it stands on this module.
+        from sandboxfs.service.questions import asking_state
+
+        try:
+            asking = asking_state(store, sandbox)
+        except UsageError as error:
+            if not error.details.get("inside"):
+                raise
+    return RulesInForce(sandbox.record, policy, answer, asking)
 
 
 def switch_policy(switch: Switch, name: str | None, caller: CallerContext, events: Events) -> SessionPolicy:
@@ -237,11 +290,31 @@ def _asked(
 
 @dataclass(frozen=True)
 class AccessExplanation:
-    """What the policy of a sandbox says about one access; *answer* is as the daemon gives it."""
+    """What the policy of a sandbox says about one access; *answer* is as the daemon gives it.
+
+    *asked* tells what would answer the question, where a rule asks and a daemon serves the sandbox.
+    """
 
     name: str
     state: str
     answer: Mapping[str, object]
+    asked: "AskedPath | None" = None
+
+    @property
+    def outcome(self) -> str:
+        """What would happen now: it `happens`, is `held`, `waits` for a person, or is `refused`."""
+        return str(self.answer.get("outcome"))
+
+    @property
+    def asks(self) -> bool:
+        """Whether the rule leaves the access to a person, whatever was answered up to now."""
+        return self.answer.get("asks") is not None or self.outcome == "waits"
+
+    @property
+    def new_programs(self) -> str | None:
+        """`ask` or `deny`: what becomes of executing what the sandbox made or changed, if that differs."""
+        word = self.answer.get("new_programs")
+        return None if word is None else str(word)
 
     @property
     def allowed(self) -> bool:
@@ -308,8 +381,41 @@ def explain_access(
         other = _answer(store, sandbox, origin + slash, access)
         if answer["allowed"] is True and other["allowed"] is not True:
             answer = other | {"path": answer["path"], "came_from": origin}
+    answer["outcome"] = _outcome(answer, access)
+    answer.setdefault("new_programs", None)
     _add_mount(answer, sandbox.record, access)
-    return AccessExplanation(sandbox.name, sandbox.state, answer)
+    asked = _add_person(answer, store, sandbox)
+    return AccessExplanation(sandbox.name, sandbox.state, answer, asked)
+
+
+def _outcome(answer: Mapping[str, object], access: Access) -> str:
+    """Say what would happen, in one word, where nothing is known of persons and their answers."""
+    if answer.get("allowed") is True:
+        return "held" if answer.get("held") == "always" else "happens"
+    rule = shown_rule(answer.get("rule"))
+    word = rule.execute if access is Access.EXECUTE and rule.execute is not None else rule.mode
+    return "waits" if word == Mode.ASK and access in (Access.READ, Access.EXECUTE) else "refused"
+
+
+def _add_person(answer: dict[str, object], store: Store, sandbox: SandboxStatus) -> "AskedPath | None":
+    """Say what would become of a question now."""
+    answer["asks"] = None
+    rule = answer.get("rule")
+    if answer.get("outcome") != "waits" or sandbox.state != "mounted" or not isinstance(rule, dict):
+        return None
+    # Imported here: it stands on this module.
+    from sandboxfs.service.questions import asked_path
+
+    place = str(answer.get("came_from") or answer.get("path"))
+    try:
+        asked = asked_path(store, sandbox, place, str(answer.get("access")), rule)
+    except UsageError as error:
+        if not error.details.get("inside"):
+            raise
+        # Who is connected is nobody's business in the view.
+        return None
+    answer["asks"], answer["outcome"] = asked.as_json(), asked.outcome
+    return asked
 
 
 def _answer(store: Store, sandbox: SandboxStatus, place: str, access: Access) -> dict[str, object]:
@@ -330,7 +436,7 @@ def _answer(store: Store, sandbox: SandboxStatus, place: str, access: Access) ->
 def _add_mount(answer: dict[str, object], record: SandboxRecord, access: Access) -> None:
     """Say it when the kernel refuses what the policy would allow."""
     if record.read_only and access in (Access.WRITE, Access.DELETE) and answer.get("allowed") is True:
-        answer["allowed"], answer["errno"] = False, "EROFS"
+        answer["allowed"], answer["errno"], answer["outcome"] = False, "EROFS", "refused"
         path = quoted(str(answer.get("path")))
         answer["sentence"] = f"{access.value} denied for {path}: the view is mounted with --read-only"
         answer["remedies"] = [{"where": "when mounting", "text": "leave --read-only out"}]

@@ -15,13 +15,16 @@ from sandboxfs.codec import APART, OPTIONAL, Form, Malformed, decode
 from sandboxfs.control.control_socket import EventStream, control_address
 from sandboxfs.control.mount_table import MountTable, SandboxStatus, observe
 from sandboxfs.errors import DaemonLost, UsageError
-from sandboxfs.policy.grants import duration_of
+from sandboxfs.policy.grants import Extent, duration_of, names_path
 from sandboxfs.service.events import CallerContext, Events
 from sandboxfs.service.policy import ask_daemon, require_served
 from sandboxfs.service.select import select_observed
 from sandboxfs.state.store import SandboxRecord, Store
 
 T = TypeVar("T")
+
+# Extents that a path tells of: `once` is over with its files, and a content is not known by its path.
+_BY_PATH = (Extent.PATH, Extent.DIRECTORY, Extent.GLOB)
 
 
 def _seconds(found: object) -> float:
@@ -257,6 +260,86 @@ def revoke_grants(
     session = QuestionSession.of(name, caller, events, changing=True)
     answer = session.ask("revoke", {"all": True} if number is None else {"id": number})
     return GrantsInForce(session.record, tuple(map(_grant, _listed(answer, "revoked"))))
+
+
+@dataclass(frozen=True)
+class AskedPath:
+    """What would answer a question about one path now.
+
+    So many *followers* are connected. *questions* about it wait already, and of the *grants* that name it the
+    newest that is for the program decides.
+    """
+
+    followers: int
+    questions: tuple[WaitingQuestion, ...]
+    grants: tuple[ShownGrant, ...]
+
+    @property
+    def outcome(self) -> str:
+        """What would happen to a program of which nothing is known: `happens`, `waits` or `refused`."""
+        for grant in self.grants:
+            if grant.who == "anybody":
+                return "happens" if grant.decision == "allow" else "refused"
+        return "waits" if self.followers else "refused"
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "followers": self.followers,
+            "questions": [question.id for question in self.questions],
+            "grants": [grant.as_json() for grant in self.grants],
+        }
+
+
+def asked_path(
+    store: Store, sandbox: SandboxStatus, path: str, access: str, rule: Mapping[str, object]
+) -> AskedPath:
+    """Ask the daemon of *sandbox* who and what would answer, where *rule* asks about *access* to *path*."""
+    session = QuestionSession(store, sandbox)
+    place, root = path.rstrip("/"), str(sandbox.record.workspace)
+    known = session.ask("asks")
+    followers = known.get("followers")
+
+    def answers(grant: ShownGrant) -> bool:
+        return (
+            grant.access == access
+            and grant.answer.get("rule") == rule
+            and grant.extent in _BY_PATH
+            and names_path(Extent(grant.extent), grant.path, place, root)
+        )
+
+    return AskedPath(
+        followers if isinstance(followers, int) else 0,
+        tuple(
+            question
+            for question in map(_question, _listed(known, "questions"))
+            if (question.path, question.access) == (place, access)
+        ),
+        tuple(filter(answers, reversed([*map(_grant, _listed(session.ask("grants"), "grants"))]))),
+    )
+
+
+@dataclass(frozen=True)
+class AskingState:
+    """How many could be asked in a session, how many questions wait, and how many grants there are."""
+
+    followers: int
+    questions: int
+    grants: int
+
+    def as_json(self) -> dict[str, object]:
+        return {"followers": self.followers, "questions": self.questions, "grants": self.grants}
+
+
+def asking_state(store: Store, sandbox: SandboxStatus) -> AskingState:
+    """Ask the daemon of *sandbox* who could be asked, and what was."""
+    session = QuestionSession(store, sandbox)
+    known = session.ask("asks")
+    followers = known.get("followers")
+    return AskingState(
+        followers if isinstance(followers, int) else 0,
+        len(_listed(known, "questions")),
+        len(_listed(session.ask("grants"), "grants")),
+    )
 
 
 class FollowedQuestions:

@@ -234,6 +234,84 @@ def test_what_was_granted_can_be_kept_as_rules(mount: Mount, tmp_path: Path) -> 
     assert "Permission denied" in done.stderr
 
 
+def test_why_says_what_would_become_of_a_question_now(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+
+    def why(*words: str, status: int = 1) -> tuple[str, dict[str, object]]:
+        shown = sandboxfs(view, "why", *words)
+        assert shown.returncode == status, shown.stderr
+        found: dict[str, object] = json.loads(sandboxfs(view, "why", *words, "--json").stdout)
+        return shown.stdout, found
+
+    shown, found = why(".env")
+    assert shown.startswith("read waits for a person for '.env': asked by rule '.env* = ask'")
+    assert "refused at once now: nobody is connected; 'sandboxfs asks --follow'" in shown
+    assert "sandboxfs allow .env ro" in shown
+    assert (found["outcome"], found["asks"]) == ("refused", {"followers": 0, "questions": [], "grants": []})
+    shown, found = why(".env", "write", status=0)
+    assert "commit leaves it out until a person approves it" in shown
+    assert (found["outcome"], found["asks"]) == ("held", None)
+    assert why("plain", status=0)[1]["outcome"] == "happens"
+    rules = sandboxfs(view, "rules")
+    assert "what a rule asks about is refused at once: nobody is connected" in rules.stderr
+    assert "what a rule holds" in rules.stderr
+    with following(view) as stream, started("cat", ".env", cwd=view.root) as program:
+        question = stream.next("question")
+        shown, found = why(".env")
+        assert "a program would wait now: one is connected" in shown
+        assert f"question {question['id']} waits: 'sandboxfs answer {question['id']} allow'" in shown
+        assert (found["outcome"], found["asks"]) == (
+            "waits",
+            {"followers": 1, "questions": [question["id"]], "grants": []},
+        )
+        assert "question" not in why("config/.env")[0]
+        terms = ("--for", "path", "--during", "1h", "--program")
+        assert sandboxfs(view, "answer", str(question["id"]), "allow", *terms).returncode == 0
+        assert output(program).startswith("SECRET=1")
+        (grant,) = told(view, "grants")["grants"]
+        shown, found = why(".env")
+        assert f"grant {grant['id']} allows it: for path '.env', for program '" in shown
+        assert "left" in shown
+        assert "other programs would wait now" in shown
+        stream.next("over")
+        with started("cat", ".env.local", cwd=view.root) as program:
+            question = stream.next("question")
+            sandboxfs(view, "answer", str(question["id"]), "allow", "--for", "directory")
+            output(program)
+        shown, found = why("config/.env", status=0)
+        assert "allows it: for directory '.', for anybody" in shown
+        assert found["outcome"] == "happens"
+        listed = json.loads(sandboxfs(view, "rules", "--json").stdout)
+        assert listed["asks"] == {"followers": 1, "questions": 0, "grants": 2}
+        assert "2 grants from answers: 'sandboxfs grants'" in sandboxfs(view, "rules").stderr
+    project = Path(__file__).parents[2]
+    inside = run_sandboxfs(
+        "why",
+        ".env",
+        "-s",
+        "test",
+        "--json",
+        state=view.state,
+        cwd=view.root,
+        environment={"PYTHONPATH": str(project)},
+    )
+    assert (json.loads(inside.stdout)["outcome"], json.loads(inside.stdout)["asks"]) == ("waits", None)
+    view.stop()
+    shown, found = why(".env")
+    assert "programs wait while somebody is connected who can be asked" in shown
+    assert (found["outcome"], found["asks"]) == ("waits", None)
+
+
+def test_why_tells_what_becomes_of_executing_what_the_sandbox_made(mount: Mount) -> None:
+    view = mount(TREE, "--preset", "careful")
+    done = sandboxfs(view, "why", "tool", "execute")
+    assert "where the sandbox made or changed it, a person is asked, once for each content" in done.stdout
+    assert json.loads(sandboxfs(view, "why", "tool", "execute", "--json").stdout)["new_programs"] == "ask"
+    assert json.loads(sandboxfs(view, "why", "tool", "read", "--json").stdout)["new_programs"] is None
+    rules = sandboxfs(view, "rules")
+    assert "executing what the sandbox made or changed" in rules.stderr
+
+
 def test_nobody_answers_from_inside_the_view(mount: Mount, tmp_path: Path) -> None:
     view = mount(TREE, *ASK)
     project = Path(__file__).parents[2]
