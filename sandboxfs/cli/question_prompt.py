@@ -30,6 +30,8 @@ _LINES = 5
 _WIDTH = 160
 # A line that comes so soon after another question was put in place of the shown one was meant for that.
 _TOO_SOON = 0.7
+# Where questions end by themselves more often than this, the next one is shown after so many seconds.
+_PAUSE = 1.0
 # Who typed so many seconds ago still reads what is shown next.
 _ATTENTION = 60.0
 
@@ -53,6 +55,7 @@ class QuestionPrompt:
         self._shown: WaitingQuestion | None = None
         self._mine: set[int] = set()
         self._displaced = float("-inf")
+        self._quiet_until = float("-inf")
         self._typed = float("-inf")
 
     def run(self) -> None:
@@ -66,7 +69,7 @@ class QuestionPrompt:
         try:
             self._show_next()
             while not self._followed.ended:
-                ready = {descriptor for descriptor, _ in waiting.poll()}
+                ready = {descriptor for descriptor, _ in waiting.poll(self._patience())}
                 # First: what was typed may be meant for a question that is over.
                 if self._followed.fileno() in ready:
                     for event in self._followed.arrived():
@@ -77,6 +80,12 @@ class QuestionPrompt:
         finally:
             self._leave()
         self._followed.session.check_ended()
+
+    def _patience(self) -> int | None:
+        """The milliseconds until the next question is shown; None where that depends on events only."""
+        if self._shown is not None or not self._waiting:
+            return None
+        return max(0, int((self._quiet_until - time.monotonic()) * 1000) + 1)
 
     def _leave(self) -> None:
         shown, self._shown = self._shown, None
@@ -90,12 +99,15 @@ class QuestionPrompt:
         self._waiting.pop(event.id, None)
         if self._shown is not None and self._shown.id == event.id:
             self._show(f"\n{ending(event)}")
-            self._shown, self._displaced = None, time.monotonic()
+            # A program that asks and gives up all the time does not scroll the terminal.
+            now = time.monotonic()
+            self._quiet_until = now + _PAUSE if now - self._displaced < _PAUSE else now
+            self._shown, self._displaced = None, now
         elif event.id in self._mine:
             self._mine.discard(event.id)
 
     def _show_next(self) -> None:
-        if self._shown is None and self._waiting:
+        if self._shown is None and self._waiting and time.monotonic() >= self._quiet_until:
             self._shown = next(iter(self._waiting.values()))
             attended = time.monotonic() - self._typed < _ATTENTION
             if attended:

@@ -14,7 +14,7 @@ Nothing here waits, reads a file or knows a thread: the clock is given, and so i
 """
 
 import os
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -288,11 +288,11 @@ class Questions:
         if found and None not in found and found[0] is not None:
             found[0].hits += 1
             return Verdict(True, found[0].grant.number)
-        objection = self._objection()
+        unanswered = attempts[found.index(None)]
+        objection = self._objection() or self._fullness(_key(unanswered, self._processes.exe(caller.pid)))
         if objection is not None:
             number = self._note_refusal(asked, attempts[0], objection)
             return self._told(asked, False, None, objection, number)
-        unanswered = attempts[found.index(None)]
         raise Postponed(self._enqueue(asked, unanswered, caller, waited))
 
     def opened(self, grant: int) -> None:
@@ -415,11 +415,30 @@ class Questions:
             tell(question, None)
         return question
 
+    def _fullness(self, key: QuestionKey) -> str | None:
+        """Say why there is no room for a further question, if so.
+
+        What was asked first stays: no program takes the question that a person reads away by asking on.
+        """
+        if key in self._by_key:
+            return None
+        counts = self._shares()
+        if counts[key.exe] >= MOST_OF_ONE_PROGRAM:
+            return "too many questions of this program wait"
+        if len(self._open) >= MOST_QUESTIONS and max(counts.values()) <= counts[key.exe] + 1:
+            return "too many questions wait"
+        return None
+
+    def _shares(self) -> Counter[str | None]:
+        return Counter(question.key.exe for question in self._open.values())
+
     def _make_room(self, key: QuestionKey) -> None:
-        """Refuse the oldest question of a program that has its share, or of all."""
-        same = [one for one in self._open.values() if one.key.exe == key.exe]
-        if len(same) >= MOST_OF_ONE_PROGRAM or len(self._open) >= MOST_QUESTIONS:
-            self._refuse(same[0] if same else next(iter(self._open.values())), "too many questions wait")
+        """Refuse the newest question of the program that has the most, where there is no room."""
+        counts = self._shares()
+        if counts[key.exe] >= MOST_OF_ONE_PROGRAM or len(self._open) >= MOST_QUESTIONS:
+            greedy, _ = counts.most_common(1)[0]
+            newest = [question for question in self._open.values() if question.key.exe == greedy][-1]
+            self._refuse(newest, "too many questions wait")
 
     # For persons
 

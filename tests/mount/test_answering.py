@@ -133,6 +133,56 @@ def test_a_program_follows_and_answers_and_takes_back(mount: Mount) -> None:
     assert "use config.example" in (view.root / ".sandboxfs/denials").read_text()
 
 
+def test_when_the_only_person_is_killed_what_waits_is_refused_at_once(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    with prompted(view) as person, started("cat", ".env", cwd=view.root) as program:
+        person.expect("allow? [o,d,s,n,N,?] ")
+        begun = time.monotonic()
+        person.process.kill()
+        assert "Permission denied" in output(program)
+        # Long before its time would be up.
+        assert time.monotonic() - begun < 10
+
+
+def test_when_one_of_two_is_killed_the_other_answers(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    with (
+        following(view) as stream,
+        prompted(view) as person,
+        started("cat", ".env", cwd=view.root) as program,
+    ):
+        person.expect("allow? [o,d,s,n,N,?] ")
+        question = stream.next("question")
+        person.process.kill()
+        soon(lambda: told(view, "asks")["followers"] == 1)
+        assert [one["id"] for one in told(view, "asks")["questions"]] == [question["id"]]
+        assert sandboxfs(view, "answer", str(question["id"]), "allow").returncode == 0
+        assert output(program).startswith("SECRET=1")
+
+
+def test_of_two_who_answer_at_once_one_counts_and_the_other_is_told(mount: Mount) -> None:
+    view = mount(TREE, *ASK)
+    with (
+        following(view) as one,
+        following(view) as other,
+        started("cat", ".env", cwd=view.root) as program,
+    ):
+        question = one.next("question")
+        assert other.next("question")["id"] == question["id"]
+        words = ["answer", str(question["id"]), "allow", "-s", "test", "--json"]
+        command = [sys.executable, "-m", "sandboxfs", *words]
+        both = [
+            subprocess.Popen(command, env=environment(view), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(2)
+        ]
+        told_them = [answering.communicate(timeout=PATIENCE) for answering in both]
+        assert sorted(answering.returncode for answering in both) == [0, 2]
+        (late,) = [err for answering, (_, err) in zip(both, told_them, strict=True) if answering.returncode]
+        assert json.loads(late)["error"]["over"]["outcome"] == "allowed"
+        assert one.next("over") == other.next("over")
+        assert output(program).startswith("SECRET=1")
+
+
 def test_whoever_closes_the_stream_is_nobody_any_more(mount: Mount) -> None:
     view = mount(TREE, *ASK)
     with following(view) as stream, started("cat", ".env", cwd=view.root) as program:

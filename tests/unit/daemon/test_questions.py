@@ -1,5 +1,6 @@
 """Is what waits for a person asked about once, answered once, and never allowed by accident?"""
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 
@@ -276,6 +277,36 @@ def test_a_changed_policy_has_everything_decided_again_and_equal_questions_go_on
     assert [question.number for question in session.queue.asked()] == numbers[:1]
     assert session.queue.remaining(session.question()) == 49
     assert session.told[-1] == (numbers[1], Outcome.WITHDRAWN)
+
+
+def test_a_program_that_asks_on_takes_no_question_away_from_the_person(session: Session) -> None:
+    session.open("first/.env")
+    for number in range(10 * MOST_QUESTIONS):
+        session.open(f"{number}/.env")
+    asked = session.queue.asked()
+    assert len(asked) == MOST_OF_ONE_PROGRAM
+    assert asked[0].attempt.path == "first/.env"
+    assert session.reasons[-1] == "too many questions of this program wait"
+    # An equal one is that one, and other programs have their share.
+    assert isinstance(session.open("first/.env", thread=8), PendingOpen)
+    session.processes.exes[9] = "/bin/other"
+    assert isinstance(session.open("other/.env", thread=9), PendingOpen)
+
+
+def test_where_all_places_are_taken_the_program_that_has_the_most_loses_its_newest(session: Session) -> None:
+    programs = MOST_QUESTIONS // MOST_OF_ONE_PROGRAM
+    for program in range(programs):
+        session.processes.exes[program] = f"/bin/{program}"
+        for number in range(MOST_OF_ONE_PROGRAM):
+            session.open(f"{number}/.env", thread=program)
+    assert len(session.queue.asked()) == MOST_QUESTIONS
+    session.processes.exes[99] = "/bin/modest"
+    for number in range(10 * MOST_QUESTIONS):
+        session.open(f"{number}/.env", thread=99)
+    shares = Counter(question.key.exe for question in session.queue.asked())
+    assert sum(shares.values()) == MOST_QUESTIONS
+    assert max(shares.values()) - min(shares.values()) <= 1
+    assert {question.attempt.path for question in session.queue.asked()} >= {"0/.env"}
 
 
 def test_the_queue_is_bounded(session: Session) -> None:
