@@ -5,6 +5,7 @@ The fixtures `sandbox` and `make_sandbox` run a test twice: against the core in 
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +18,7 @@ from tests.support import conditions
 from tests.support.drivers import Sandbox
 from tests.support.mount_driver import MountDriver
 from tests.support.mounted import package_found
-from tests.support.mounts import sweep_stale_mounts
+from tests.support.mounts import detach_below, sweep_stale_mounts
 from tests.support.part_of_mount import MountPool
 from tests.support.tree import Fifo, File, HardLink, Symlink, Tree, build
 
@@ -63,6 +64,10 @@ class MakeSandbox(Protocol):
 def pytest_configure() -> None:
     """Have signals as a terminal gives them: whoever runs the tests in the background may ignore them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # As Ctrl-C: fixtures end what they have mounted. A process that a test forks ends by it as ever.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # The tests stay as deaf to it as nohup made them; a handler is not handed on to what they start.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
@@ -73,8 +78,13 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _stale_mounts_are_gone(tmp_path_factory: pytest.TempPathFactory) -> None:
-    sweep_stale_mounts(tmp_path_factory.getbasetemp())
+def _no_mount_outlives_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The first fixture, and so the last that ends: also where others were interrupted before they could."""
+    basetemp = tmp_path_factory.getbasetemp()
+    sweep_stale_mounts(basetemp)
+    yield
+    for left in detach_below(basetemp):
+        sys.stderr.write(f"left mounted, and taken away now: {left}\n")
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,14 @@ def new_mounts(basetemp: Path, before: list[Path]) -> list[Path]:
     return [path for path in mountpoints() if path.is_relative_to(basetemp) and path not in before]
 
 
+def detach_below(place: Path) -> list[Path]:
+    """Detach what is mounted below *place*; return where it was."""
+    left = [path for path in reversed(mountpoints()) if path.is_relative_to(place)]
+    for mountpoint in left:
+        detach_mount(mountpoint)
+    return left
+
+
 def sweep_stale_mounts(basetemp: Path) -> list[Path]:
     """Detach the mounts below *basetemp*'s siblings whose test run has ended; return where they were.
 
