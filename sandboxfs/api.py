@@ -34,6 +34,7 @@ from sandboxfs.question_feed import (
     QuestionFeed,
     QuestionHandler,
     answer_of,
+    note_failure,
     number_of,
 )
 from sandboxfs.service.events import CallerContext, Unattended
@@ -618,7 +619,8 @@ class Sandbox:
         try:
             yield
         except BaseException as error:
-            raise error from handler.end()
+            note_failure(error, handler.end())
+            raise
         failure = handler.end()
         if failure is not None:
             raise failure

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, TypeVar
 
 from sandboxfs.api import DEVNULL, PIPE, ConflictWord, Sandbox, Words
-from sandboxfs.question_feed import Answer, AnswerWord, QuestionFeed, QuestionHandler
+from sandboxfs.question_feed import Answer, AnswerWord, QuestionFeed, QuestionHandler, note_failure
 from sandboxfs.service.questions import QuestionEvent, ShownGrant, WaitingQuestion
 from sandboxfs.service.run import Change
 from sandboxfs.service.run_views import Denied
@@ -264,7 +264,8 @@ class AsyncSandbox:
             yield
         except BaseException as error:
             asking.cancel()
-            raise error from await _whole(handler.end)
+            note_failure(error, await _whole(handler.end))
+            raise
         asking.cancel()
         failure = await _whole(handler.end)
         if failure is not None:

@@ -90,6 +90,12 @@ def number_of(question: WaitingQuestion | int) -> int:
     return number
 
 
+def note_failure(error: BaseException, failure: BaseException | None) -> None:
+    """Add to *error*, which goes before it, that a function which was to answer questions failed as well."""
+    if failure is not None:
+        error.add_note(f"on_question failed besides: {type(failure).__name__}: {failure}")
+
+
 class QuestionFeed:
     """The questions of a sandbox while its block lasts: an iterator over those that begin and that end.
 

@@ -196,6 +196,13 @@ def test_a_function_that_never_answers_does_not_keep_a_program_from_its_time_lim
             sandbox.run(["cat", ".env"], timeout=1, on_question=think)
         forever.set()
 
+        def fail(question: WaitingQuestion) -> None:
+            raise LookupError(question.path)
+
+        with pytest.raises(TimedOut) as late:
+            sandbox.run(["cat", ".env"], timeout=1, on_question=fail)
+        assert late.value.__notes__ == ["on_question failed besides: LookupError: .env"]
+
 
 @pytest.mark.parametrize(
     "terms",
