@@ -14,7 +14,7 @@ from sandboxfs.cli.question_prompt import QuestionPrompt, process
 from sandboxfs.cli.terminal import Terminal, TerminalEvents, caller_context, visible
 from sandboxfs.codec import document
 from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
-from sandboxfs.service.grant_rules import rules_to_keep
+from sandboxfs.service.grant_tables import tables_to_keep
 from sandboxfs.service.questions import (
     AnswerTerms,
     QuestionEvent,
@@ -38,14 +38,17 @@ shown with its rule, its program and the head of the file, and answered with a l
 answer'. Without anybody who follows, opening is refused at once.""",
     "answer": """\
 Answer the question ID of the running session. The first answer counts. One for once, the
-default, is for what waits for the shown path; any other stays as a grant.""",
+default, is for what waits for the shown path; any other stays as a grant. With '--during
+always' it is also written to the end of your configuration, as a [[grant]] of this workspace,
+and holds in later sessions as long as the same rule asks.""",
     "grants": """\
 Show what was allowed or refused by answers, and still is in the running session: for which
-paths, for whom, for how long, and how often it decided. With --toml, print rules that say the
-same, to be kept in your configuration; what a rule cannot say, or says of more, is a comment.""",
+paths, for whom, for how long, and how often it decided. With --toml, print the [[grant]]
+tables that keep them in your configuration; what ends with its session is a comment.""",
     "revoke": """\
 Take back what an answer allowed or refused, in the running session and at once: files that
-are open because of it can be read no more, and memory maps of them end their program.""",
+are open because of it can be read no more, and memory maps of them end their program. What
+was kept in your configuration is removed there.""",
 }
 
 EXAMPLES = {
@@ -54,6 +57,7 @@ EXAMPLES = {
         "sandboxfs answer 3 allow",
         "sandboxfs answer 3 allow --for directory --during 30m",
         "sandboxfs answer 3 allow --for './config/*.env' --tree",
+        "sandboxfs answer 3 allow --for path --during always",
         "sandboxfs answer 3 deny --for path --reason 'use config.example'",
     ],
     "grants": ["sandboxfs grants", "sandboxfs grants -s app --json", "sandboxfs grants --toml"],
@@ -87,7 +91,7 @@ def parser(verb: str) -> Parser:
         case "answer":
             _add_answer(made)
         case "grants":
-            made.add_argument("--toml", action="store_true", help="print rules for the configuration")
+            made.add_argument("--toml", action="store_true", help="print tables for the configuration")
         case _:
             made.add_argument(
                 "number", nargs="?", type=int, metavar="ID", help="a grant: its number in 'sandboxfs grants'"
@@ -111,7 +115,8 @@ def _add_answer(made: Parser) -> None:
         "--during",
         default="session",
         metavar="TIME",
-        help="session, or a time as 90s, 30m, 2h; default: session",
+        help="session, a time as 90s, 30m, 2h, or always: written to your configuration, for this "
+        "workspace; default: session",
     )
     whom = made.add_mutually_exclusive_group()
     whom.add_argument("--program", action="store_true", help="only for the program that asks: its executable")
@@ -206,6 +211,8 @@ def _answer(arguments: Arguments) -> int:
     stays = found.grant is not None and found.grant.extent != "once"
     what = f"{found.question.access} {_shown(found.question.path)}"
     until = f"; 'sandboxfs revoke {found.grant.id}' takes it back" if found.grant and stays else ""
+    if found.grant is not None and found.grant.kept is not None:
+        until = f", always: written to {_plain(str(found.grant.kept))}{until}"
     output.note(f"{word}: {what}{until}: sandbox {output.named(found.record)}")
     return 0
 
@@ -218,7 +225,7 @@ def _grants(arguments: Arguments) -> int:
         whose = {"name": found.record.name, "workspace": str(found.record.workspace)}
         output.document(whose | {"grants": [grant.as_json() for grant in found.grants]})
     elif arguments.toml:
-        text = rules_to_keep(found)
+        text = tables_to_keep(found)
         if text:
             output.data(text.removesuffix("\n"))
     elif found.grants:
@@ -241,11 +248,17 @@ def _grant_row(grant: ShownGrant) -> tuple[str, ...]:
         grant.extent,
         _shown(grant.path or "."),
         who,
-        "session" if grant.remaining is None else output.human_duration(grant.remaining),
+        _how_long(grant),
         str(grant.hits),
         str(grant.open),
         _plain(str(grant.rule)),
     )
+
+
+def _how_long(grant: ShownGrant) -> str:
+    if grant.kept is not None:
+        return f"always, {_plain(str(grant.kept))}"
+    return "session" if grant.remaining is None else output.human_duration(grant.remaining)
 
 
 def _revoke(arguments: Arguments) -> int:
@@ -259,7 +272,11 @@ def _revoke(arguments: Arguments) -> int:
         return 0
     for grant in found.grants:
         what = f"{grant.decision} {grant.access} for {grant.extent} {_shown(grant.path or '.')}"
-        output.data(f"taken back: grant {grant.id}, {what}")
+        written = ""
+        if grant.kept is not None:
+            out = "removed from" if grant.removed else "was no longer in"
+            written = f"; {out} {_shown(grant.kept.file)}"
+        output.data(f"taken back: grant {grant.id}, {what}{written}")
     if not found.grants:
         output.note(f"nothing was granted: sandbox {output.named(found.record)}")
     return 0

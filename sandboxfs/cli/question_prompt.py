@@ -41,6 +41,8 @@ d  allow this directory, and all below, for the session
 s  allow this path for the session; of a new program, its content wherever it is
 n  deny once; what is typed behind it is told to the program: n use config.example
 N  deny for the session, likewise
+always, never: the word in full allows or denies the path of s, in this workspace, now and in
+   later sessions: it is written to your configuration; 'sandboxfs revoke' takes it out
 ?  this help; with it, and with Enter alone, the clock stands still for a minute, ten in all
 Ctrl-D or Ctrl-C leaves; when nobody else follows, what waits is refused then."""
 
@@ -167,7 +169,9 @@ class QuestionPrompt:
     def _answer(self, question: WaitingQuestion, decision: str, terms: AnswerTerms) -> None:
         self._mine.add(question.id)
         try:
-            self._followed.session.answer(question.id, decision, terms)
+            grant = self._followed.session.answer(question.id, decision, terms).grant
+            if grant is not None and grant.kept is not None:
+                self._show(f"[{question.id}] written to {_path(grant.kept.file)}:{grant.kept.line}")
         except UsageError as error:
             over = over_of(error)
             self._mine.discard(question.id)
@@ -189,10 +193,14 @@ def terms_of(question: WaitingQuestion, line: str) -> tuple[str, AnswerTerms] | 
     # A new program is known by its content; wherever it is, it is the same.
     itself = "path" if question.content is None else "content"
     extents = {"o": "once", "d": "directory", "s": itself, "n": "once", "N": itself}
-    if key not in extents or (reason and key not in ("n", "N")):
+    # Words, so that no slip of a key writes to the configuration.
+    extents |= {"always": itself, "never": itself}
+    denies = key in ("n", "N", "never")
+    if key not in extents or (reason and not denies):
         return None
-    terms = AnswerTerms(extents[key], reason=reason.strip() or None)
-    return "deny" if key in ("n", "N") else "allow", terms
+    during = "always" if key in ("always", "never") else "session"
+    terms = AnswerTerms(extents[key], during, reason=reason.strip() or None)
+    return "deny" if denies else "allow", terms
 
 
 def described(question: WaitingQuestion) -> list[str]:

@@ -31,15 +31,18 @@ from sandboxfs.daemon.questions import (
 )
 from sandboxfs.errors import SandboxBusy, UsageError
 from sandboxfs.overlay.decisions import ShownInode
+from sandboxfs.paths import quoted
 from sandboxfs.policy.explain import described_rule
 from sandboxfs.policy.grants import (
     Audience,
+    KeptGrant,
     ProcessMark,
     Recipient,
     duration_of,
     extent_of,
 )
 from sandboxfs.state.audit_record import process_of
+from sandboxfs.state.kept_grants import GrantFile
 
 MOST_FOLLOWERS = 8
 # Events that wait for a follower.
@@ -63,8 +66,13 @@ class _Told(NamedTuple):
 class QuestionControl:
     """The questions of one session, for persons."""
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: Questions, file: GrantFile | None = None, name: str = "") -> None:
+        """Answers that are kept are written to *file*, as those of the sandbox called *name*."""
         self._questions = questions
+        self._file = file
+        self._name = name
+        # One edit of the file at a time.
+        self._writing = trio.Lock()
         self._channels: set[trio.MemorySendChannel[_Told]] = set()
         self._withdraw: Withdraw = lambda grants: []
         self._invalidate: Invalidate = lambda shown: None
@@ -119,8 +127,12 @@ class QuestionControl:
     async def answer(self, request: Request, peer: Peer) -> object:
         question = self._questions.find(_number(request, "id"))
         described = await self._described(question)
+        answer = _answer_in(request, question, peer)
         # Another answer may have come meanwhile: then this one is refused.
-        standing = self._questions.answer(question.number, _answer_in(request, question, peer))
+        if request.optional_text("during") == "always":
+            standing = await self._answer_for_good(question, answer)
+        else:
+            standing = self._questions.answer(question.number, answer)
         grant = None if standing is None else self._described_grant(standing)
         return {"question": described, "decision": request.text("decision"), "grant": grant}
 
@@ -134,7 +146,64 @@ class QuestionControl:
             numbers = {_number(request, "id")}
         gone = self._questions.revoke(numbers)
         await self._drop_pages()
-        return {"revoked": [self._described_grant(one) for one in gone]}
+        removed = await self._take_out([one.kept for one in gone if one.kept is not None])
+        return {
+            "revoked": [
+                self._described_grant(one) | ({} if one.kept is None else {"removed": one.kept in removed})
+                for one in gone
+            ]
+        }
+
+    # Kept answers
+
+    async def _answer_for_good(self, question: PendingQuestion, answer: GivenAnswer) -> StandingGrant | None:
+        """Write an answer down, then give it; where it comes too late, it is taken out again."""
+        file = self._file
+        if file is None:
+            raise UsageError("answers of this session cannot be kept")
+        grant = self._questions.preview(question.number, answer)
+        kept = KeptGrant.of(grant, str(file.workspace))
+        standing = None
+        # Shielded: whoever asked may be gone before the file is written.
+        with trio.CancelScope(shield=True):
+            async with self._writing:
+                written = await in_a_thread(file.add, kept, self._about(question))
+                try:
+                    standing = self._questions.answer(question.number, answer, written)
+                except UsageError:
+                    await in_a_thread(file.remove, [kept])
+                    raise
+        return standing
+
+    def _about(self, question: PendingQuestion) -> str:
+        """The comment above a table: when, and the answer to which question."""
+        attempt = question.attempt
+        program = question.line[0] if question.line else None
+        by = "" if program is None else f" by {quoted(program.exe or program.command)}"
+        return (
+            f"{_time(0)}: answer to question {question.number} of sandbox {quoted(self._name)}: "
+            f"{attempt.access.value} {quoted(attempt.path)}{by}"
+        )
+
+    async def _take_out(self, kept: list[KeptGrant]) -> set[KeptGrant]:
+        """Remove kept grants from the file; return those that were there."""
+        if not kept or self._file is None:
+            return set()
+        try:
+            with trio.CancelScope(shield=True):
+                async with self._writing:
+                    found = await in_a_thread(self._file.remove, kept)
+                    lines = {one: one for one in await in_a_thread(self._file.read)}
+        except UsageError as error:
+            places = ", ".join(str(one.source) for one in kept)
+            raise UsageError(
+                f"taken back in this session, and still written at {places}: {error.message}", hint=error.hint
+            ) from error
+        # Tables below have moved up.
+        for other in self._questions.grants():
+            if other.kept is not None:
+                other.kept = lines.get(other.kept, other.kept)
+        return found
 
     # Following
 
@@ -237,6 +306,8 @@ class QuestionControl:
             "question": standing.question,
             "since": _time(trio.current_time() - standing.since),
             "remaining": None if left is None else round(left, 1),
+            "during": "always" if standing.kept is not None else "session" if left is None else "time",
+            "kept": _kept(standing.kept),
             "hits": standing.hits,
             "open": standing.open,
         }
@@ -279,6 +350,12 @@ def _recipient(args: Mapping[str, object], request: Request, question: PendingQu
         if tree in (True, program.pid):
             return Recipient(Audience.TREE, root=ProcessMark(program.pid, program.started))
     raise UsageError("'tree' of 'answer' is true, or the number of the process that asks or of a parent")
+
+
+def _kept(kept: KeptGrant | None) -> dict[str, object] | None:
+    if kept is None or kept.source is None:
+        return None
+    return {"file": kept.source.file, "line": kept.source.line}
 
 
 def _number(request: Request, key: str) -> int:

@@ -15,7 +15,7 @@ Nothing here waits, reads a file or knows a thread: the clock is given, and so i
 
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -31,12 +31,13 @@ from sandboxfs.policy.grants import (
     Attempt,
     Extent,
     Grant,
+    KeptGrant,
     ProcessMark,
     Recipient,
     directory_of,
     is_in,
 )
-from sandboxfs.policy.model import Access, Decision, Rule
+from sandboxfs.policy.model import Access, Decision, Policy, Rule
 
 # Questions at once, of which each program has a share; requests that wait, and paths shown of one question.
 MOST_QUESTIONS, MOST_OF_ONE_PROGRAM = 64, 16
@@ -223,13 +224,17 @@ class _Outcome(NamedTuple):
 
 @dataclass(eq=False)
 class StandingGrant:
-    """A grant with what is counted of it."""
+    """A grant with what is counted of it, and as it is *kept* in the user's configuration, if it is.
+
+    *question* is None for one that was kept in an earlier session.
+    """
 
     grant: Grant
-    question: int
+    question: int | None
     since: float
     hits: int = 0
     open: int = 0
+    kept: KeptGrant | None = None
 
 
 class Questions:
@@ -312,7 +317,7 @@ class Questions:
             standing is not None
             and standing.grant.allows
             and standing.grant.access is access
-            and standing.grant.rule == decision.rule_for(access)
+            and standing.grant.rule.identity == decision.rule_for(access).identity
         )
 
     @property
@@ -463,13 +468,27 @@ class Questions:
             f"question {number} is over: {closed.outcome.value}{by}", details={"over": over_as_json(closed)}
         )
 
-    def answer(self, number: int, answer: GivenAnswer) -> StandingGrant | None:
+    def keep_before(self, kept: Iterable[KeptGrant], policy: Policy) -> None:
+        """Begin with what was kept in earlier sessions."""
+        for one in kept:
+            grant = one.in_force(self._next(), policy)
+            self._grants[grant.number] = StandingGrant(grant, None, self._clock(), kept=one)
+
+    def preview(self, number: int, answer: GivenAnswer) -> Grant:
+        """Return the grant that an answer would leave, with an invented number; raise where it is refused."""
+        question = self.find(number)
+        _check_extent(answer, question)
+        self._limit_grants()
+        return self._made(0, question, answer)
+
+    def answer(self, number: int, answer: GivenAnswer, kept: KeptGrant | None = None) -> StandingGrant | None:
         """Decide a question; return the grant that stays. The first answer counts."""
         question = self.find(number)
         _check_extent(answer, question)
         if answer.allows or answer.extent is not Extent.ONCE:
             self._limit_grants()
             standing = self._grant(question, answer)
+            standing.kept = kept
         else:
             standing = None
         outcome = Outcome.ALLOWED if answer.allows else Outcome.DENIED
@@ -481,6 +500,7 @@ class Questions:
             target=answer.target,
             seconds=round(self._clock() - question.asked_at, 3),
             grant=None if standing is None else standing.grant.number,
+            kept=None if kept is None else str(kept.source),
             reason=answer.reason,
             pid=None if answer.by is None else answer.by.pid,
             command=None if answer.by is None else answer.by.command,
@@ -495,25 +515,29 @@ class Questions:
         return standing
 
     def _grant(self, question: PendingQuestion, answer: GivenAnswer) -> StandingGrant:
-        now = self._clock()
-        grant = Grant(
-            self._next(),
+        grant = self._made(self._next(), question, answer)
+        standing = self._grants[grant.number] = StandingGrant(grant, question.number, self._clock())
+        self.begun()
+        return standing
+
+    def _made(self, number: int, question: PendingQuestion, answer: GivenAnswer) -> Grant:
+        return Grant(
+            number,
             answer.allows,
             question.attempt.access,
             question.attempt.rule,
             answer.extent,
             answer.target,
             answer.recipient,
-            None if answer.during is None else now + answer.during,
+            None if answer.during is None else self._clock() + answer.during,
             answer.reason,
         )
-        standing = self._grants[grant.number] = StandingGrant(grant, question.number, now)
-        self.begun()
-        return standing
 
     def _limit_grants(self) -> None:
-        if len(self._grants) >= MOST_GRANTS:
-            raise UsageError(f"there are {MOST_GRANTS} grants already", hint="sandboxfs revoke --all")
+        if sum(standing.question is not None for standing in self._grants.values()) >= MOST_GRANTS:
+            raise UsageError(
+                f"there are {MOST_GRANTS} grants already", hint="take some back: sandboxfs revoke ID"
+            )
 
     def grants(self) -> list[StandingGrant]:
         return list(self._grants.values())

@@ -58,6 +58,7 @@ from sandboxfs.paths import make_directories, quoted
 from sandboxfs.state.audit import AuditLog, Level
 from sandboxfs.state.audit_file import AUDIT_NAME, read_head
 from sandboxfs.state.disk import empty_directory
+from sandboxfs.state.kept_grants import GrantFile
 from sandboxfs.state.locations import Locations, SandboxPlaces
 from sandboxfs.state.lock import lifeline_path, nobody_holds, remove_lifeline
 from sandboxfs.state.store import SandboxRecord
@@ -106,7 +107,9 @@ class Session:
             kernel_limit=request_limit(),
         )
         self.questions.explain = self.journal.explain
-        self.asking = QuestionControl(self.questions)
+        file = GrantFile(record.config or locations.config, record.workspace, record.mountpoint)
+        self.questions.keep_before(file.read(), settings.policy)
+        self.asking = QuestionControl(self.questions, file, record.name)
         guard = Guard(overlay, self.policy_control.compiled(), self.journal, links, self.questions)
         self.asking.serve(guard.withdraw, self.telling.invalidate)
         self.policy_control.changed = self.questions.recheck

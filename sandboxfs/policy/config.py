@@ -15,12 +15,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
-from sandboxfs.policy.model import Execute, Hold, Mode, Rule, RuleSource, SourceKind
+from sandboxfs.policy.model import Access, Execute, Hold, Mode, Rule, RuleSource, SourceKind
 from sandboxfs.policy.patterns import PatternError, parse
 from sandboxfs.policy.toml import Problems, TomlTable, either, read_document
+
+if TYPE_CHECKING:
+    from sandboxfs.policy.grants import KeptGrant
 
 PROJECT_FILE = ".sandboxfs.toml"
 WORKSPACE_VARIABLE = "SANDBOXFS_WORKSPACE"
@@ -33,6 +37,11 @@ ASK_TIMEOUT = 60
 
 _ROOT_MODES = (Mode.RO.value, Mode.RW.value)
 _MODES = tuple(mode.value for mode in Mode)
+# The kinds of sources whose rules can ask again after the session.
+_ASKING_KINDS = tuple(
+    kind.value
+    for kind in (SourceKind.COMMAND_LINE, SourceKind.PROJECT, SourceKind.USER, SourceKind.WORKSPACE)
+)
 
 
 class Symlinks(StrEnum):
@@ -92,6 +101,7 @@ class UserConfig:
     hold: frozenset[Hold] = frozenset()
     new_programs: Execute = Execute.ALLOW
     ask_timeout: int = ASK_TIMEOUT
+    grants: tuple["KeptGrant", ...] = ()
     mode_source: RuleSource = field(default=RuleSource(SourceKind.WORKSPACE), compare=False)
 
     def variables_for(self, workspace: Path) -> tuple[str, ...]:
@@ -123,7 +133,7 @@ def read_user_config(path: Path, problems: Problems | None = None) -> UserConfig
 
 def user_config(document: TomlTable) -> UserConfig:
     """Convert the document of a user's file."""
-    document.only("workspace", "rule", "log", "environment", "execute", "ask")
+    document.only("workspace", "rule", "grant", "log", "environment", "execute", "ask")
     workspace = document.table("workspace")
     workspace.only("root", "mode", "enabled", "symlinks", "allow", "hold")
     execute = document.table("execute")
@@ -149,6 +159,7 @@ def user_config(document: TomlTable) -> UserConfig:
         hold=_hold(workspace),
         new_programs=_execute(execute, "new") or Execute.ALLOW,
         ask_timeout=ask.number("timeout", ASK_TIMEOUT, least=1),
+        grants=tuple(_grants(document)),
         mode_source=_mode_source(workspace),
     )
 
@@ -229,6 +240,53 @@ def _rules(document: TomlTable, kind: SourceKind) -> Iterator[Rule]:
             table.refuse("path", str(error))
             continue
         yield Rule(pattern, mode, _source(table, kind), hold=hold, execute=execute)
+
+
+def _grants(document: TomlTable) -> Iterator["KeptGrant"]:
+    tables = list(document.tables("grant"))
+    if not tables:
+        return
+    # Imported here: every command reads the configuration, and few have kept an answer.
+    from sandboxfs.policy.grants import KEPT_EXTENTS, KEPT_KEYS, KeptGrant, target_problem
+
+    for table in tables:
+        table.only(
+            "workspace", "rule", "source", "access", "decision", *KEPT_KEYS, "program", "reason", "ignored"
+        )
+        for key in ("workspace", "rule", "source", "access", "decision"):
+            table.required(key)
+        workspace, pattern, program = (
+            _directory(table, "workspace"),
+            table.text("rule"),
+            table.text("program"),
+        )
+        named = [key for key in KEPT_KEYS if table.line(key) is not None]
+        if len(named) != 1:
+            table.refuse(named[1] if named else KEPT_KEYS[0], f"expected one of {either(KEPT_KEYS)}")
+        extent = KEPT_EXTENTS[KEPT_KEYS.index((named or KEPT_KEYS)[0])]
+        target = None if len(named) != 1 else table.text(named[0])
+        problem = None if target is None else target_problem(extent, target)
+        if problem is not None:
+            table.refuse(named[0], problem)
+        if program is not None and not (program.startswith("/") and program.isprintable()):
+            table.refuse("program", f"expected the absolute path of an executable, found {quoted(program)}")
+        access = table.choice("access", Access, (Access.READ.value, Access.EXECUTE.value), Access.READ)
+        allows = table.choice("decision", "allow".__eq__, ("allow", "deny"), False)
+        kind = table.choice("source", SourceKind, _ASKING_KINDS, SourceKind.USER)
+        if workspace is None or pattern is None or target is None or problem is not None:
+            continue
+        yield KeptGrant(
+            str(workspace),
+            pattern,
+            kind,
+            access,
+            allows,
+            extent,
+            "" if target == "." else target,
+            program,
+            table.text("reason"),
+            source=_source(table, SourceKind.USER),
+        )
 
 
 def _hold(table: TomlTable) -> frozenset[Hold]:
@@ -349,6 +407,17 @@ TEMPLATE = """\
 
 # Programs that the sandbox itself made or changed: "ask" a person once for each, "deny" or "allow" them.
 #new = "allow"
+
+# Answers that were kept, each for one workspace: 'sandboxfs answer ID allow --during always' writes them to
+# the end of this file, and 'sandboxfs revoke' removes them.
+#[[grant]]
+#workspace = "~/projects/app"
+#rule = "**/.env*"
+#source = "user"
+#access = "read"
+#decision = "allow"
+#path = ".env"
+#program = "/usr/bin/make"
 
 #[ask]
 

@@ -6,16 +6,20 @@ belongs to the rule that asked and to the access that was asked about, so that i
 
 "This program" is known by its executable. That is a convenience, not a boundary: any program can start a
 `cat` that was granted something.
+
+A `KeptGrant` is an answer that the user had written down, a `[[grant]]` table of the user's configuration. It
+names its rule by pattern and by the kind of source, because lines move. It is no rule: it answers the
+question of that rule, and while no such rule asks, the table does nothing.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.explain import names_of
-from sandboxfs.policy.model import Access, Rule
+from sandboxfs.policy.model import Access, Mode, Policy, Rule, RuleSource, SourceKind
 from sandboxfs.policy.patterns import PatternError, covers_path, parse, within
 
 
@@ -104,7 +108,7 @@ class Grant:
         """Tell whether the grant decides about an attempt of a process."""
         return (
             attempt.access is self.access
-            and attempt.rule == self.rule
+            and attempt.rule.identity == self.rule.identity
             and (attempt.content == self.target if self.extent is Extent.CONTENT else self.names(attempt))
             and self.recipient.includes(asker)
         )
@@ -126,6 +130,123 @@ def names_path(extent: Extent, target: str, path: str, root: str) -> bool:
             return any(covers_path(pattern, names_of(path), False) for pattern in meaning)
         case _:
             return False
+
+
+KEPT_EXTENTS = (Extent.PATH, Extent.DIRECTORY, Extent.GLOB, Extent.CONTENT)
+"""What a kept grant may be for."""
+
+KEPT_KEYS = ("path", "directory", "pattern", "content")
+"""The keys that say so, in the same order."""
+
+
+@dataclass(frozen=True)
+class KeptGrant:
+    """One `[[grant]]` table: an answer in *workspace* to the question of the rule *pattern* of one *kind*."""
+
+    workspace: str
+    pattern: str
+    kind: SourceKind
+    access: Access
+    allows: bool
+    extent: Extent
+    target: str
+    program: str | None = None
+    reason: str | None = None
+    source: RuleSource | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, grant: Grant, workspace: str) -> "KeptGrant":
+        """Return the table for *grant*; `UsageError` for one that cannot outlive its session."""
+        objection = _objection(grant)
+        if objection is None:
+            words = (workspace, grant.rule.pattern, grant.target, grant.recipient.exe or "")
+            if any("\udc80" <= letter <= "\udcff" for word in words for letter in word):
+                objection = "a configuration file cannot name bytes that are not UTF-8"
+        if objection is not None:
+            raise UsageError(f"the answer cannot be kept: {objection}", hint="answer for the session")
+        return cls(
+            workspace,
+            grant.rule.pattern,
+            grant.rule.source.kind,
+            grant.access,
+            grant.allows,
+            grant.extent,
+            grant.target,
+            grant.recipient.exe,
+            grant.reason,
+        )
+
+    def in_force(self, number: int, policy: Policy) -> Grant:
+        """Return the grant of a session under *policy*, in which the rule may be missing."""
+        recipient = Recipient() if self.program is None else Recipient(Audience.PROGRAM, exe=self.program)
+        return Grant(
+            number,
+            self.allows,
+            self.access,
+            self._rule_in(policy),
+            self.extent,
+            self.target,
+            recipient,
+            None,
+            self.reason,
+        )
+
+    def _rule_in(self, policy: Policy) -> Rule:
+        stated = Rule(self.pattern, Mode.ASK, RuleSource(self.kind, "a rule that is not there"))
+        new = policy.new_program_rule
+        rules = (*policy.rules, *(() if new is None else (new,)))
+        return next((rule for rule in rules if rule.identity == stated.identity), stated)
+
+    def toml(self) -> str:
+        """Return the table as text."""
+        # Imported here: only this writes TOML, and seldom.
+        import tomli_w
+
+        keys = {
+            "workspace": self.workspace,
+            "rule": self.pattern,
+            "source": self.kind.value,
+            "access": self.access.value,
+            "decision": "allow" if self.allows else "deny",
+            KEPT_KEYS[KEPT_EXTENTS.index(self.extent)]: self.target or ".",
+            "program": self.program,
+            "reason": self.reason,
+        }
+        # No value spans lines, so that a table is where its keys are.
+        written = {key: value for key, value in keys.items() if value is not None}
+        return "[[grant]]\n" + tomli_w.dumps(written, multiline_strings=False)
+
+
+def target_problem(extent: Extent, target: str) -> str | None:
+    """Say why a grant cannot be for *target*, if so."""
+    if extent is Extent.CONTENT:
+        is_digest = len(target) == 64 and set(target) <= set("0123456789abcdef")
+        return None if is_digest else "expected a SHA-256 digest: 64 digits and small letters"
+    try:
+        if extent is Extent.GLOB:
+            parse(target)
+            return None
+        names = names_of(target)
+    except PatternError as error:
+        return str(error)
+    except ValueError:
+        names = []
+    if (names and "/".join(names) == target) or (extent is Extent.DIRECTORY and target == "."):
+        return None
+    return f"expected a path inside the workspace, found {quoted(target)}"
+
+
+def _objection(grant: Grant) -> str | None:
+    """Say why an answer holds no longer than its session, if so."""
+    if grant.extent not in KEPT_EXTENTS:
+        return "'once' is over with the files that it opened"
+    if grant.recipient.audience is Audience.TREE:
+        return "it is for one process and its children, which end"
+    if grant.until is not None:
+        return "it is for a time only"
+    if grant.rule.source.kind is SourceKind.RUNTIME:
+        return f"the rule {quoted(str(grant.rule))} ends with the session"
+    return None
 
 
 def is_in(path: str, directory: str) -> bool:

@@ -193,6 +193,11 @@ class Rule:
         """Whether the rule forbids or holds anything."""
         return self.mode is not Mode.RW or bool(self.hold) or self.execute not in (None, Execute.ALLOW)
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What a rule is known by when its file is edited, or it says something else of its paths."""
+        return self.source.kind, self.pattern
+
     def __str__(self) -> str:
         more = [f"hold {kind.value}" for kind in Hold if kind in self.hold]
         if self.execute is not None:

@@ -206,7 +206,8 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
     if previous is not None and previous.companion_of is not None and not policy.shared:
         # Its rules were put together by the run that it belongs to.
         resolved = replace(resolved, settings=previous.settings)
-    record = replace(_record(store, request, workspace, mountpoint, previous, resolved), options=options)
+    record = _record(store, request, workspace, mountpoint, previous, resolved)
+    record = replace(record, options=options, config=_config_file(request, options, previous))
     if previous is not None:
         refuse_if_held(observe(store, previous, table))
     stale = check_mountpoint(store, record, table, mkdir=request.mkdir)
@@ -233,6 +234,16 @@ def _options(
     places = None if previous is None else store.places(previous.name)
     is_empty_one = places is not None and is_empty(places.upper) and is_empty(places.commits)
     return options_in_force(asked, previous, replaceable=is_empty_one)
+
+
+def _config_file(
+    request: MountRequest, options: PolicyOptions, previous: SandboxRecord | None
+) -> Path | None:
+    """Return the configuration to which answers are written, None for the user's own."""
+    named = request.config or options.config
+    if named is not None:
+        return user_path(named, request.current)
+    return previous.config if previous is not None and previous.companion_of is not None else None
 
 
 def _not_writable(record: SandboxRecord) -> tuple[str, ...]:

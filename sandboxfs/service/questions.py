@@ -154,12 +154,19 @@ class AnswerTerms:
 
     def checked(self) -> None:
         """Raise `UsageError` unless the terms make sense."""
-        if self.during == "always":
-            raise UsageError(
-                "an answer holds for the session, or for a time as '90s', '30m' or '2h'",
-                hint="'sandboxfs grants --toml' prints rules for your configuration",
-            )
         duration_of(self.during)
+        if self.during != "always":
+            return
+        if self.extent == "once":
+            raise UsageError(
+                "an answer for once is not kept",
+                hint="say what it is for: --for path, directory, content or a pattern",
+            )
+        if self.tree is not False:
+            raise UsageError(
+                "an answer for a process and its children ends with them, and is not kept",
+                hint="--program is for the executable",
+            )
 
     def arguments(self) -> dict[str, object]:
         """Return the arguments of the verb `answer`."""
@@ -174,8 +181,23 @@ class AnswerTerms:
 
 
 @dataclass(frozen=True)
+class KeptPlace:
+    """Where an answer is written down."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
 class ShownGrant:
-    """An answer that stays: *extent* and *path* say for which paths. *answer* is what the daemon says."""
+    """An answer that stays: *extent* and *path* say for which paths. *answer* is what the daemon says.
+
+    *during* is `session`, `time` or `always`; one that holds always is *kept* in the configuration. After it
+    was taken back, *removed* says whether it was there.
+    """
 
     id: int
     decision: str
@@ -191,6 +213,9 @@ class ShownGrant:
     remaining: Seconds | None
     hits: int
     open: int
+    during: str = field(default="session", metadata=OPTIONAL)
+    kept: KeptPlace | None = field(default=None, metadata=OPTIONAL)
+    removed: bool | None = field(default=None, metadata=OPTIONAL)
     answer: Mapping[str, object] = field(default_factory=dict, metadata=APART, compare=False)
 
     def as_json(self) -> dict[str, object]:

@@ -137,6 +137,8 @@ class SandboxRecord:
     readable: tuple[_HostPath, ...] = field(default=(), metadata=SPARSE)
     # Places inside the workspace that have a mount of their own in runs: this view does not show them.
     covered: tuple[_HostPath, ...] = field(default=(), metadata=SPARSE)
+    # The user's configuration, where it is another file than the user's own.
+    config: _HostPath | None = field(default=None, metadata=SPARSE)
     # The identity of the workspace; None in a record of a version that did not write identities.
     identity: DirectoryIdentity | None = field(default=None, metadata=SPARSE)
     settings: PolicySettings = field(default_factory=PolicySettings, metadata=APART)

@@ -142,12 +142,25 @@ def test_grants_are_listed_and_taken_back(daemon: FakeDaemon, capsys: pytest.Cap
     assert main(["grants", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["grants"] == [GRANT]
     assert main(["grants", "--toml"]) == 0
-    assert "# it is for one program only" in capsys.readouterr().out
+    assert "it is for a time only" in capsys.readouterr().out
     assert main(["revoke", "4"]) == 0
     assert "taken back: grant 4" in capsys.readouterr().out
     assert main(["revoke", "--all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["revoked"] == [GRANT]
     assert daemon.asked[-2:] == [("revoke", {"id": 4}), ("revoke", {"all": True})]
+
+
+def test_a_kept_grant_is_shown_with_its_place(daemon: FakeDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {"file": "/home/you/config.toml", "line": 7}
+    grant = GRANT | {"remaining": None, "during": "always", "kept": kept}
+    daemon.answers["grants"] = {"grants": [grant]}
+    daemon.answers["revoke"] = {"revoked": [grant | {"removed": True}, grant | {"removed": False}]}
+    assert main(["grants"]) == 0
+    assert "always, /home/you/config.toml:7" in capsys.readouterr().out
+    assert main(["revoke", "--all"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("; removed from /home/you/config.toml")
+    assert second.endswith("; was no longer in /home/you/config.toml")
 
 
 def waiting(**other: object) -> WaitingQuestion:
@@ -165,14 +178,19 @@ def waiting(**other: object) -> WaitingQuestion:
         ("n", "deny", "once", None),
         ("n use another", "deny", "once", "use another"),
         ("N", "deny", "path", None),
+        ("always", "allow", "path", None),
+        ("never use another", "deny", "path", "use another"),
     ],
 )
 def test_a_letter_is_an_answer(line: str, decision: str, extent: str, reason: str | None) -> None:
-    terms = AnswerTerms(extent, reason=reason)
+    during = "always" if line.startswith(("always", "never")) else "session"
+    terms = AnswerTerms(extent, during, reason=reason)
     assert terms_of(waiting(), line) == (decision, terms)
 
 
-@pytest.mark.parametrize("line", ["", "?", "y", "yes", "ok", "no", "Now", " n", "O", "D", "s x", "1"])
+@pytest.mark.parametrize(
+    "line", ["", "?", "y", "yes", "ok", "no", "Now", "a", "alway", " n", "O", "D", "s x", "1"]
+)
 def test_nothing_else_is_an_answer(line: str) -> None:
     assert terms_of(waiting(), line) is None
 

@@ -16,7 +16,8 @@ from sandboxfs.policy.config import (
     read_project_rules,
     read_user_config,
 )
-from sandboxfs.policy.model import Mode, Rule, RuleSource, SourceKind
+from sandboxfs.policy.grants import Extent, KeptGrant
+from sandboxfs.policy.model import Access, Mode, Rule, RuleSource, SourceKind
 
 FULL = """\
 [workspace]
@@ -136,7 +137,7 @@ def test_the_environment_overrides_the_root_and_makes_it_writable(
         (
             'zzzz = "red"\n',
             1,
-            "unknown key; expected 'workspace', 'rule', 'log', 'environment', 'execute' or 'ask'",
+            "unknown key; expected 'workspace', 'rule', 'grant', 'log', 'environment', 'execute' or 'ask'",
         ),
         ("[log]\nlevle = 1\n", 2, "'log.levle': unknown key; did you mean 'level'?"),
         ("[workspace]\nroot = 3\n", 2, "'workspace.root': expected a string, found a number"),
@@ -236,17 +237,104 @@ def test_the_template_changes_nothing_and_its_settings_are_understood(tmp_path: 
     assert all(line == "" or line.startswith("#") for line in lines)
     settings = "\n".join(line[1:] if line[:1] == "#" and line[1:2].strip() else "" for line in lines)
     config = read_user_config(write(tmp_path, settings))
-    defaults = UserConfig(root=config.root, allows=config.allows, rules=config.rules, passed=config.passed)
+    defaults = UserConfig(
+        root=config.root,
+        allows=config.allows,
+        rules=config.rules,
+        passed=config.passed,
+        grants=config.grants,
+    )
     assert config == defaults
     assert config.root
     assert config.allows
     assert config.passed
+    assert [(grant.pattern, grant.target) for grant in config.grants] == [("**/.env*", ".env")]
     assert [str(rule) for rule in config.rules] == [
         "**/.env.example = ro",
         "**/.env* = hide",
         "*.pem = hide",
         "vendor/** = ro",
     ]
+
+
+GRANT = """\
+[[grant]]
+workspace = "/srv/app"
+rule = "**/.env*"
+source = "command line"
+access = "read"
+decision = "allow"
+"""
+
+
+def test_a_kept_answer_is_read_with_its_line(tmp_path: Path) -> None:
+    text = GRANT + 'directory = "."\nprogram = "/usr/bin/cat"\nreason = "why not"\n'
+    path = write(tmp_path, f"# mine\n\n{text}")
+    (grant,) = read_user_config(path).grants
+    assert grant == KeptGrant(
+        "/srv/app",
+        "**/.env*",
+        SourceKind.COMMAND_LINE,
+        Access.READ,
+        True,
+        Extent.DIRECTORY,
+        "",
+        "/usr/bin/cat",
+        "why not",
+    )
+    assert str(grant.source) == f"{path}:3"
+    assert grant.toml() == text
+
+
+@pytest.mark.parametrize(
+    ("changed", "line", "complaint"),
+    [
+        ("", 1, "'grant.path': expected one of 'path', 'directory', 'pattern' or 'content'"),
+        ('path = "a"\ndirectory = "b"\n', 8, "'grant.directory': expected one of"),
+        ('path = "/a"\n', 7, "'grant.path': expected a path inside the workspace, found '/a'"),
+        ('path = ""\n', 7, "'grant.path': expected a path inside the workspace"),
+        ('path = "."\n', 7, "'grant.path': expected a path inside the workspace"),
+        ('path = "a/../b"\n', 7, "'grant.path': expected a path inside the workspace"),
+        ('path = "a//b"\n', 7, "'grant.path': expected a path inside the workspace"),
+        ('path = "a\\u0000"\n', 7, "'grant.path': expected a path inside the workspace"),
+        ('pattern = "[a"\n', 7, "'grant.pattern': unbalanced '['"),
+        ('content = "abc"\n', 7, "'grant.content': expected a SHA-256 digest"),
+        ("path = 1\n", 7, "'grant.path': expected a string, found a number"),
+        ('path = "a"\nprogram = "cat"\n', 8, "'grant.program': expected the absolute path"),
+        ('path = "a"\nuntil = "x"\n', 8, "'grant.until': unknown key"),
+        ('path = "a"\nreason = 1\n', 8, "'grant.reason': expected a string"),
+    ],
+)
+def test_a_malformed_kept_answer_is_refused(tmp_path: Path, changed: str, line: int, complaint: str) -> None:
+    path = write(tmp_path, GRANT + changed)
+    with pytest.raises(UsageError) as refused:
+        read_user_config(path)
+    assert refused.value.message.startswith(f"{path}:{line}: ")
+    assert complaint in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('workspace = "/srv/app"\n', "", "'grant.workspace': missing"),
+        ('"/srv/app"', '"app"', "'grant.workspace': expected an absolute path"),
+        ('rule = "**/.env*"\n', "", "'grant.rule': missing"),
+        ('access = "read"', 'access = "write"', "'grant.access': expected 'read' or 'execute'"),
+        ('"allow"', '"ask"', "'grant.decision': expected 'allow' or 'deny', found 'ask'"),
+        (
+            '"command line"',
+            '"runtime"',
+            "'grant.source': expected 'command line', 'project', 'user' or 'workspace'",
+        ),
+        ("[[grant]]", "[grant]", "'grant': expected [[grant]] tables"),
+    ],
+)
+def test_a_kept_answer_says_which_rule_asked_and_what_was_said(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_user_config(write(tmp_path, GRANT.replace(old, new) + 'path = "a"\n'))
+    assert complaint in refused.value.message
 
 
 class TestProjectFile:

@@ -8,7 +8,7 @@ import pytest
 
 from sandboxfs.errors import DaemonLost, UsageError
 from sandboxfs.policy.config import read_user_config
-from sandboxfs.service.grant_rules import rules_to_keep
+from sandboxfs.service.grant_tables import tables_to_keep
 from sandboxfs.service.questions import (
     AnswerTerms,
     AskingRule,
@@ -84,11 +84,20 @@ def test_what_makes_no_sense_is_refused(event: object) -> None:
         list(question_events(event))
 
 
-@pytest.mark.parametrize("during", ["always", "", "soon", "10", "-1s"])
-def test_an_answer_is_for_the_session_or_for_a_time(during: str) -> None:
+@pytest.mark.parametrize("during", ["", "soon", "10", "-1s"])
+def test_an_answer_is_for_the_session_for_a_time_or_for_good(during: str) -> None:
     with pytest.raises(UsageError):
         AnswerTerms(during=during).checked()
     AnswerTerms(during="30m").checked()
+    AnswerTerms("path", during="always", program=True).checked()
+
+
+def test_an_answer_for_once_or_for_a_process_cannot_be_kept() -> None:
+    with pytest.raises(UsageError, match="once"):
+        AnswerTerms(during="always").checked()
+    for tree in (True, 7):
+        with pytest.raises(UsageError, match="ends with them"):
+            AnswerTerms("path", during="always", tree=tree).checked()
 
 
 WORKSPACE = Path("/home/you/app [1]")
@@ -105,73 +114,57 @@ def grant(
     who: str = "anybody",
     remaining: float | None = None,
 ) -> ShownGrant:
-    return ShownGrant(4, decision, access, extent, path, rule, who, None, None, None, "", remaining, 0, 0)
+    exe = "/usr/bin/cat" if who == "program" else None
+    pid = 7 if who == "tree" else None
+    return ShownGrant(4, decision, access, extent, path, rule, who, exe, pid, None, "", remaining, 0, 0)
 
 
 def kept(*grants: ShownGrant) -> str:
     record = SandboxRecord("app", WORKSPACE, Path("/view"), datetime.now(UTC))
-    return rules_to_keep(GrantsInForce(record, grants))
-
-
-SLASHLESS = AskingRule(".env*", "ask", "config.toml:3", "user")
-PROGRAMS = AskingRule("bin", "rw", "config.toml:3", "user", hold=("delete",), execute="ask")
-TOP = "/home/you/app \\[1\\]"
+    return tables_to_keep(GrantsInForce(record, grants))
 
 
 @pytest.mark.parametrize(
-    ("one", "rule"),
+    ("one", "said"),
     [
-        (grant(), {"path": f"{TOP}/.env", "mode": "hold", "execute": "ask"}),
-        (grant(path="a*\n"), {"path": f"{TOP}/a\\*\n", "mode": "hold", "execute": "ask"}),
+        (grant(), {"path": ".env"}),
+        (grant(path="a*\n"), {"path": "a*\n"}),
+        (grant("directory", "config"), {"directory": "config"}),
+        (grant("directory", ""), {"directory": "."}),
+        (grant("glob", ".env*"), {"pattern": ".env*"}),
+        (grant("content", "0" * 64, access="execute"), {"content": "0" * 64, "access": "execute"}),
+        (grant(decision="deny"), {"path": ".env", "decision": "deny"}),
+        (grant(who="program"), {"path": ".env", "program": "/usr/bin/cat"}),
         (
-            grant("directory", "config", SLASHLESS),
-            {"path": f"{TOP}/config/**/.env*", "mode": "hold", "execute": "ask"},
-        ),
-        (grant("directory", "", SLASHLESS), {"path": f"{TOP}/**/.env*", "mode": "hold", "execute": "ask"}),
-        (grant("glob", ".env*", SLASHLESS), {"path": f"{TOP}/**/.env*", "mode": "hold", "execute": "ask"}),
-        (grant(decision="deny"), {"path": f"{TOP}/.env", "mode": "deny"}),
-        (grant("glob", "a/*", decision="deny"), {"path": f"{TOP}/a/*", "mode": "deny"}),
-        (grant(access="execute"), {"path": f"{TOP}/.env", "mode": "ask", "execute": "allow"}),
-        (
-            grant(path="bin/x", rule=PROGRAMS, access="execute"),
-            {"path": f"{TOP}/bin/x", "mode": "rw", "hold": ["delete"], "execute": "allow"},
-        ),
-        (
-            grant(path="bin/x", rule=PROGRAMS, access="execute", decision="deny"),
-            {"path": f"{TOP}/bin/x", "mode": "rw", "hold": ["delete"], "execute": "deny"},
+            grant(rule=AskingRule("a", "ask", "--ask", "command line")),
+            {"rule": "a", "source": "command line"},
         ),
     ],
 )
-def test_a_grant_is_kept_as_a_rule_of_this_workspace(
-    one: ShownGrant, rule: dict[str, object], tmp_path: Path
+def test_a_grant_is_kept_as_a_table_of_this_workspace(
+    one: ShownGrant, said: dict[str, object], tmp_path: Path
 ) -> None:
     printed = kept(one)
-    assert tomllib.loads(printed) == {"rule": [rule]}
+    (table,) = tomllib.loads(printed)["grant"]
+    assert said.items() <= table.items()
+    assert (table["workspace"], table["rule"]) == (str(WORKSPACE), one.rule.pattern)
     config = tmp_path / "config.toml"
     config.write_text(printed)
-    (read,) = read_user_config(config).rules
-    assert read.pattern == rule["path"]
+    (read,) = read_user_config(config).grants
+    assert (read.target, read.access.value) == (one.path, one.access)
+    assert read.toml() in printed
 
 
 @pytest.mark.parametrize(
     "one",
     [
         grant("once"),
-        grant("content", "0" * 64),
-        grant(who="program"),
         grant(who="tree"),
         grant(remaining=10.0),
-        # These would allow what another rule refuses.
-        grant("directory", "config"),
-        grant("glob", "*", SLASHLESS),
+        grant(path="\udcff"),
+        grant(rule=AskingRule(".env", "ask", "runtime", "runtime")),
     ],
 )
-def test_what_a_rule_cannot_say_or_says_of_more_is_a_comment(one: ShownGrant) -> None:
+def test_what_ends_with_its_session_is_a_comment(one: ShownGrant) -> None:
     assert tomllib.loads(kept(one)) == {}
-
-
-def test_it_is_said_where_a_rule_would_come_too_late() -> None:
-    early = AskingRule(".env", "ask", "--ask", "command line")
-    assert "before your configuration" in kept(grant(rule=early))
-    assert "before your configuration" not in kept(grant())
     assert kept() == ""
