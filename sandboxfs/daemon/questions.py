@@ -629,7 +629,7 @@ class Questions:
     @property
     def needs_ticks(self) -> bool:
         """Whether anything is to be ended by the clock."""
-        return bool(self._open or self._grants)
+        return bool(self._open) or any(_ends_by_itself(one.grant) for one in self._grants.values())
 
     def end(self) -> None:
         """Refuse everything that waits, and whatever will be asked: the session ends."""
@@ -678,6 +678,10 @@ class Questions:
             "program": None if program is None else program.exe or program.command,
             "program_pid": None if program is None else program.pid,
         }
+
+
+def _ends_by_itself(grant: Grant) -> bool:
+    return grant.until is not None or grant.extent is Extent.ONCE or grant.recipient.root is not None
 
 
 def _applies(outcome: _Outcome, asked: Asked, attempts: list[Attempt]) -> bool:

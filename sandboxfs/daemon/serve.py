@@ -108,7 +108,7 @@ class Session:
         )
         self.questions.explain = self.journal.explain
         file = GrantFile(record.config or locations.config, record.workspace, record.mountpoint)
-        self.questions.keep_before(file.read(), settings.policy)
+        self._kept = file.read()
         self.asking = QuestionControl(self.questions, file, record.name)
         guard = Guard(overlay, self.policy_control.compiled(), self.journal, links, self.questions)
         self.asking.serve(guard.withdraw, self.telling.invalidate)
@@ -144,6 +144,10 @@ class Session:
             view=ViewWatch(record.mountpoint),
             harmless={"status", "rules", "why"},
         )
+
+    def prepare(self) -> None:
+        """Begin with the answers that were kept; the clock of questions runs."""
+        self.questions.keep_before(self._kept, self.policy_control.policy)
 
     def begin(self) -> None:
         """Record that the view can be used."""
@@ -302,6 +306,7 @@ async def _serve_until_told(
     session: Session, record: SandboxRecord, ready: Callable[[], None], lifeline: _Lifeline | None
 ) -> None:
     failure: Exception | None = None
+    session.prepare()
     # Signals are received from before the mount on: a signal must never leave a mount behind.
     with trio.open_signal_receiver(*_ENDING) as signals:
         async with trio.open_nursery() as nursery:

@@ -121,11 +121,11 @@ class GrantFile:
         if grants:
             expected["grant"] = grants
         try:
-            found = self._values(made)
+            if self._values(made) == expected:
+                return
         except UsageError:
-            found = {}
-        if found != expected:
-            raise self._unsure()
+            pass
+        raise self._unsure()
 
     def _unsure(self) -> UsageError:
         return UsageError(f"{self.path}: the tables [[grant]] are not written as expected", hint=_BY_HAND)

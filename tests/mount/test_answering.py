@@ -266,18 +266,17 @@ def test_a_person_is_told_who_else_answered_and_what_was_typed_for_it_is_no_answ
             assert "Permission denied" in output(other)
 
 
-def test_what_was_granted_can_be_kept_as_rules(mount: Mount, tmp_path: Path) -> None:
-    view = mount(TREE, *ASK)
+def test_what_was_granted_can_be_kept_as_tables(mount: Mount, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("")
+    view = mount(TREE, *ASK, "--config", str(config))
     with following(view) as stream, started("cat", ".env", cwd=view.root) as program:
         question = stream.next("question")
         sandboxfs(view, "answer", str(question["id"]), "allow", "--for", "path")
         output(program)
     printed = sandboxfs(view, "grants", "--toml").stdout
     view.stop()
-    config = tmp_path / "config.toml"
-    # The rule that asked goes: that of an option would be asked before those of the file.
-    config.write_text(printed + '\n[[rule]]\npath = ".env*"\nmode = "ask"\n')
-    view.options = ("--config", str(config), "--replace-policy")
+    config.write_text(printed)
     view.start()
     assert (view.root / ".env").read_text().startswith("SECRET=1")
     done = subprocess.run(["cat", ".env.local"], cwd=view.root, capture_output=True, text=True, check=False)
