@@ -64,6 +64,7 @@ from sandboxfs.state.lock import lifeline_path, nobody_holds, remove_lifeline
 from sandboxfs.state.store import SandboxRecord
 
 if TYPE_CHECKING:
+    from sandboxfs.review.host_ignores import HostIgnores
     from sandboxfs.upper.sandbox_layers import LayerPaths
 
 
@@ -88,7 +89,9 @@ class Session:
         self.journal = SessionJournal(
             self._audit, level, {"symlinks": settings.symlinks.value, "read_only": record.read_only}
         )
-        self.policy_control = PolicyControl(settings.policy, record.workspace, self.journal, places.home)
+        self.policy_control = PolicyControl(
+            settings.policy, record.workspace, self.journal, places.home, partial(_ignores, locations, record)
+        )
         links = LinkGuard(
             overlay,
             self.journal,
@@ -123,10 +126,16 @@ class Session:
             {
                 b"policy": lambda: policy_report(self.policy_control.policy, record.workspace),
                 b"denials": lambda: denials_report(
-                    self.journal, self.policy_control.policy, record.workspace
+                    self.journal,
+                    self.policy_control.policy,
+                    record.workspace,
+                    self.policy_control.ignored,
                 ),
                 b"changes": lambda: changes_report(
-                    _layer_paths(locations, record), record.workspace, self.policy_control.policy
+                    _layer_paths(locations, record),
+                    record.workspace,
+                    self.policy_control.policy,
+                    self.policy_control.ignored,
                 ),
             },
             RequestFiles(self.questions),
@@ -179,6 +188,14 @@ def _layer_paths(locations: Locations, record: SandboxRecord) -> "LayerPaths":
         masked_paths(record.workspace, masked),
         masked_paths(record.workspace, record.covered),
     )
+
+
+def _ignores(locations: Locations, record: SandboxRecord) -> "HostIgnores":
+    # Imported here: few policies are about what git ignores.
+    from sandboxfs.review.host_ignores import ignores_of
+
+    paths = _layer_paths(locations, record)
+    return ignores_of(record.workspace, paths.masked | paths.covered)
 
 
 log = logging.getLogger(__name__)
@@ -322,6 +339,7 @@ async def _serve_until_told(
             nursery.start_soon(endure, "watching the mount table", partial(_watch_mounts, session, record))
             nursery.start_soon(session.follower.run)
             nursery.start_soon(endure, "the clock of questions", session.asking.run)
+            nursery.start_soon(endure, "git's ignore rules", session.policy_control.follow_ignores)
             try:
                 await nursery.start(session.control.serve, session.address)
                 await serve(

@@ -9,12 +9,18 @@ rules are written down before, for reviews (`state/session_rules`).
 
 Edits of the upper are done a few at a time, so that programs hardly wait. A program that looks afterwards
 sees the result.
+
+Where a rule is about what git ignores, the files on which that depends are looked at again and again, as some
+are in directories that no program in the view has looked into. When one has changed, everything is decided
+anew as by another policy.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,7 +30,7 @@ from sandboxfs.daemon.control_peers import Peer, Turn
 from sandboxfs.daemon.control_server import Handler
 from sandboxfs.daemon.lasting_tasks import in_a_thread
 from sandboxfs.daemon.session_log import SessionJournal
-from sandboxfs.errors import UsageError
+from sandboxfs.errors import SandboxBusy, UsageError
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.overlay.decisions import ShownInode
 from sandboxfs.overlay.guard import Guard
@@ -39,21 +45,37 @@ from sandboxfs.policy.sources import parse_mode, rule_for_path
 from sandboxfs.state.session_rules import begin_session_rules, write_session_rules
 from sandboxfs.upper.edits import EditOutcome, Operation, operation_from_json, outcome_to_json
 
+if TYPE_CHECKING:
+    from sandboxfs.review.host_ignores import HostIgnores
+
 Invalidate = Callable[[list[ShownInode]], None]
 Refresh = Callable[[Invalidation], None]
 # Seconds that a policy change, or an edit of the upper, waits for the one before: less than a command waits
 # for its answer.
 _CHANGE_PATIENCE, _EDIT_PATIENCE = 8.0, 50.0
+# Seconds between two looks at the files that say what git ignores, and at least so many times as long as one
+# look takes.
+_LOOK_AGAIN, _SHARE = 0.5, 20
 
 
 class PolicyControl:
     """The policy of one session."""
 
     def __init__(
-        self, policy: Policy, workspace: Path, journal: SessionJournal, home: Path | None = None
+        self,
+        policy: Policy,
+        workspace: Path,
+        journal: SessionJournal,
+        home: Path | None = None,
+        open_ignores: "Callable[[], HostIgnores] | None" = None,
     ) -> None:
-        """Begin with *policy*; rules for reviews are kept in *home*, the directory of the sandbox."""
+        """Begin with *policy*; rules for reviews are kept in *home*, the directory of the sandbox.
+
+        *open_ignores* looks at what git ignores in the workspace.
+        """
         self.policy = policy
+        self._open_ignores = open_ignores
+        self._ignores: HostIgnores | None = None
         self._home = home
         self._held_before = () if home is None else begin_session_rules(home)
         self.journal = journal
@@ -66,7 +88,36 @@ class PolicyControl:
         self.changed: Callable[[], None] = lambda: None
 
     def compiled(self) -> Compiled:
-        return Compiled(self.policy, str(self._workspace))
+        compiled, self._ignores = self._compile(self.policy)
+        return compiled
+
+    def _compile(self, policy: Policy) -> "tuple[Compiled, HostIgnores | None]":
+        if self._open_ignores is None or not policy.asks_git:
+            return Compiled(policy, str(self._workspace)), None
+        ignores = self._open_ignores()
+        return Compiled(policy, str(self._workspace), ignores.ignored), ignores
+
+    def ignored(self, path: bytes, is_dir: bool) -> bool:
+        """Tell whether git ignores a path, where a rule is about that."""
+        return self._ignores is not None and self._ignores.ignored(path, is_dir)
+
+    async def follow_ignores(self) -> None:
+        """Decide anew whenever the host changes what git ignores, where any rule is about that."""
+        while any(rule.ignored for rule in self.policy.rules):
+            began = trio.current_time()
+            ignores = self._ignores
+            # In a thread: there may be many files, or a slow disk.
+            if ignores is not None and await in_a_thread(ignores.outdated):
+                await self._decide_anew()
+            await trio.sleep(max(_LOOK_AGAIN, _SHARE * (trio.current_time() - began)))
+
+    async def _decide_anew(self) -> None:
+        try:
+            async with self._changing.taken("git's ignore rules", os.getpid()):
+                await self._replace(self.policy)
+        except SandboxBusy:
+            # The policy is being changed: looked at again with the next turn.
+            return
 
     def serve(self, guard: Guard, invalidate: Invalidate) -> None:
         """Apply changes to *guard* from now on; *invalidate* makes the kernel forget inodes, and may wait."""
@@ -83,24 +134,31 @@ class PolicyControl:
         """
         async with self._changing.taken(verb, peer.pid):
             policy = changed_by(self.policy)
-            compiled = Compiled(policy, str(self._workspace))
             if policy.rules != self.policy.rules:
                 await in_a_thread(self._keep, policy)
             if policy != self.policy:
                 self.journal.policy_changed(verb, policy, peer.pid, peer.uid, rule)
-            if self._guard is None or self._invalidate is None:
-                self.policy = policy
-                return
-            closing = self._guard.closed_by(compiled)
-            if closing:
-                # Stores through memory maps up to now still count: the kernel writes dirty pages back first.
-                await in_a_thread(self._invalidate, closing)
+            await self._replace(policy)
+
+    async def _replace(self, policy: Policy) -> None:
+        """Have *policy* in force, and return when nothing is decided or shown by the old one any more."""
+        if self._guard is None or self._invalidate is None:
             self.policy = policy
-            changed = self._guard.set_policy(compiled)
-            self.changed()
-            if changed:
-                # In a thread: the kernel may make the call wait for a request that this thread has to answer.
-                await in_a_thread(self._invalidate, changed)
+            return
+        compiled, ignores = self._compile(policy)
+        closing = self._guard.closed_by(compiled)
+        if closing:
+            # Stores through memory maps up to now still count: the kernel writes dirty pages back first.
+            await in_a_thread(self._invalidate, closing)
+        self.policy = policy
+        changed = self._guard.set_policy(compiled)
+        before, self._ignores = self._ignores, ignores
+        if before is not None:
+            before.close()
+        self.changed()
+        if changed:
+            # In a thread: the kernel may make the call wait for a request that this thread has to answer.
+            await in_a_thread(self._invalidate, changed)
 
     def _keep(self, policy: Policy) -> None:
         """Write the session's rules down for reviews, where any rule holds changes."""
@@ -169,11 +227,18 @@ class PolicyControl:
             raise UsageError("'access' of 'why' is read, write, delete or execute") from error
         try:
             # In a thread: the workspace may be slow, and the daemon's own mount may lie inside.
-            exists = await trio.to_thread.run_sync(present_in, self._workspace, path)
+            exists = await trio.to_thread.run_sync(present_in, self._workspace, path, self.ignored)
         except ValueError as error:
             raise UsageError(f"'path' of 'why' is a path inside the workspace, not {quoted(path)}") from error
         return described_explanation(
-            explain(self.policy, path, access, root=str(self._workspace), exists=exists)
+            explain(
+                self.policy,
+                path,
+                access,
+                root=str(self._workspace),
+                exists=exists,
+                ignored_by=None if self._ignores is None else self._ignores.reason,
+            )
         )
 
     def _in_force(self) -> dict[str, object]:

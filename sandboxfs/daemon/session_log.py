@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from sandboxfs.overlay.filesystem import Caller
 from sandboxfs.paths import quoted
-from sandboxfs.policy.explain import decide, explain
-from sandboxfs.policy.model import Access, Decision, Mode, Policy, Rule
+from sandboxfs.policy.compiled import Ignored
+from sandboxfs.policy.explain import Exists, decide, explain
+from sandboxfs.policy.model import Access, Decision, Mode, Policy, Rule, RuleCondition
 from sandboxfs.policy.sources import effective_toml
 from sandboxfs.state.audit import AuditLog, Level
 from sandboxfs.state.audit_record import process_of
@@ -236,17 +237,25 @@ def policy_report(policy: Policy, workspace: Path) -> bytes:
     return effective_toml(policy, str(workspace)).encode(errors="surrogateescape")
 
 
-def denials_report(journal: SessionJournal, policy: Policy, workspace: Path) -> bytes:
-    """The newest denials, the last one first."""
-    lines = [line for denial in reversed(journal.denials) for line in _told(denial, policy, workspace)]
+def denials_report(journal: SessionJournal, policy: Policy, workspace: Path, ignored: Ignored) -> bytes:
+    """The newest denials, the last one first; *ignored* tells what git ignores."""
+    lines = [
+        line for denial in reversed(journal.denials) for line in _told(denial, policy, workspace, ignored)
+    ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _told(denial: Denial, policy: Policy, workspace: Path) -> Iterator[str]:
+def _told(denial: Denial, policy: Policy, workspace: Path, ignored: Ignored) -> Iterator[str]:
     when = datetime.fromtimestamp(denial.time, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     yield f"{when} {denial.command or '?'} ({denial.pid}): {denial.sentence()}"
     try:
-        hint = explain(policy, os.fsdecode(denial.path), denial.access, root=str(workspace)).hint()
+        hint = explain(
+            policy,
+            os.fsdecode(denial.path),
+            denial.access,
+            root=str(workspace),
+            exists=_with_everything(ignored),
+        ).hint()
     except ValueError:
         return
     if hint is not None:
@@ -255,7 +264,18 @@ def _told(denial: Denial, policy: Policy, workspace: Path) -> Iterator[str]:
         yield f"  what became of the question: .sandboxfs/requests/{denial.question}"
 
 
-def changes_report(paths: "LayerPaths", workspace: Path, policy: Policy) -> bytes:
+def _with_everything(ignored: Ignored) -> Exists:
+    """Count every entry as present in the workspace."""
+
+    def exists(path: str, needs: RuleCondition) -> bool:
+        return needs is not RuleCondition.IGNORED or ignored(
+            os.fsencode(path.rstrip("/")), path.endswith("/")
+        )
+
+    return exists
+
+
+def changes_report(paths: "LayerPaths", workspace: Path, policy: Policy, ignored: Ignored) -> bytes:
     """The changes of the sandbox, without those that the policy hides.
 
     A added, M modified, D deleted, R renamed, T of another type; an exclamation mark follows the letter of a
@@ -266,7 +286,11 @@ def changes_report(paths: "LayerPaths", workspace: Path, policy: Policy) -> byte
     from sandboxfs.upper.sandbox_layers import open_layers
 
     def hides(path: bytes) -> bool:
-        return decide(policy, os.fsdecode(path), root=str(workspace)).mode is Mode.HIDE
+        exists = _with_everything(ignored)
+        return any(
+            decide(policy, os.fsdecode(path), is_dir, root=str(workspace), exists=exists).mode is Mode.HIDE
+            for is_dir in (False, True)
+        )
 
     lines: list[str] = []
     with open_layers(paths) as layers:

@@ -10,11 +10,13 @@ redirect's source, whichever program wrote the redirect, and whichever rules hel
 
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from sandboxfs.overlay.asking import Person
 from sandboxfs.overlay.filesystem import ROOT_INODE, Caller, LocatedFilesystem, Seen
+from sandboxfs.paths import joined
 from sandboxfs.policy.compiled import Compiled, State, settle
 from sandboxfs.policy.model import Access, Decision, Mode, RuleCondition, Ruling
 
@@ -84,6 +86,7 @@ class Decisions:
         self.hides = _hides(policy)
         self.covers = _covers(policy)
         self.asks = _asks(policy)
+        self.asks_git = policy.policy.asks_git
         self.new_programs = policy.policy.new_program_rule
         self._record: Callable[[*_Note], None] = journal.record
 
@@ -108,6 +111,7 @@ class Decisions:
         self.covers = _covers(policy)
         self.hides = _hides(policy)
         self.asks = _asks(policy)
+        self.asks_git = policy.policy.asks_git
         self.new_programs = policy.policy.new_program_rule
         changed = []
         for ino, sight in before.items():
@@ -137,12 +141,12 @@ class Decisions:
         if state.quiet:
             return state
         state = self._policy.step(state, name, is_dir)
-        return state if state.asks is None else settle(state, self._workspace_has(parent, name, None))
+        return state if state.asks is None else self._settled(state, parent, name, is_dir)
 
     def step(self, state: State, parent: int, name: bytes, is_dir: bool, at: bytes | None = None) -> State:
         """The state of a name in the directory *parent*, if that had *state* and were at the path *at*."""
         state = self._policy.step(state, name, is_dir)
-        return state if state.asks is None else settle(state, self._workspace_has(parent, name, at))
+        return state if state.asks is None else self._settled(state, parent, name, is_dir, at)
 
     def moved(self, ino: int, state: State) -> State:
         """The state of an inode whose name has *state*: judged by the sources of redirects as well."""
@@ -152,11 +156,16 @@ class Decisions:
         return state
 
     def _at_origin(self, path: bytes) -> State:
-        """The state of a workspace directory, which therefore meets all conditions of rules."""
+        """The state of a workspace directory, which is in the workspace, as conditions of rules want it."""
         state = self._policy.start
+        here = b""
         for name in path.split(b"/"):
-            state = settle(self._policy.step(state, name, True), lambda needs: True)
+            here = joined(here, name)
+            state = settle(self._policy.step(state, name, True), partial(self._is_so, here))
         return state
+
+    def _is_so(self, path: bytes, needs: RuleCondition) -> bool:
+        return needs is not RuleCondition.IGNORED or self._policy.ignored(path, True)
 
     def learn(self, ino: int, state: State, *, alone: bool) -> None:
         """Keep the state of an inode's only name; with several names (not *alone*), the state is worked out
@@ -198,10 +207,41 @@ class Decisions:
         self._states[ino] = state
         return state
 
-    def _workspace_has(self, parent: int, name: bytes, at: bytes | None) -> Callable[[RuleCondition], bool]:
-        return lambda needs: self._tree.in_workspace(
-            parent, name if needs is RuleCondition.ENTRY else None, at
-        )
+    def _settled(
+        self, state: State, parent: int, name: bytes, is_dir: bool, at: bytes | None = None
+    ) -> State:
+        """Answer the questions of a *state* about the workspace, for a name in the directory *parent*.
+
+        *at* is the path that the directory would have. In a directory that a redirect shows, git may ignore
+        the name at one of its paths and not at another; then the stricter of both answers decides.
+        """
+        while state.asks is not None:
+            if state.asks is RuleCondition.IGNORED:
+                ignored = {self._policy.ignored(path, is_dir) for path in self._paths_of(parent, name, at)}
+                if len(ignored) > 1:
+                    state = self._policy.both(state.yes, state.no)
+                    continue
+                holds = ignored.pop()
+            else:
+                named = name if state.asks is RuleCondition.ENTRY else None
+                holds = self._tree.in_workspace(parent, named, at)
+            state = state.yes if holds else state.no
+        return state
+
+    def _paths_of(self, parent: int, name: bytes, at: bytes | None) -> Iterator[bytes]:
+        """The path of a name in the view, and those from which redirects of directories around it lead."""
+        yield self._tree.path_to(parent, name) if at is None else joined(at, name)
+        if not self._tree.redirected:
+            return
+        below, ino = name, parent
+        while ino != ROOT_INODE:
+            for origin in self._tree.origins(ino):
+                yield joined(origin, below)
+            places = self._tree.places(ino)
+            if not places:
+                return
+            ino, above = places[0]
+            below = joined(above, below)
 
     # Decisions about a name
 
@@ -226,7 +266,7 @@ class Decisions:
             # The same as `child`, written out: every change comes through here.
             state = self._policy.step(state, name, is_dir)
             if state.asks is not None:
-                state = settle(state, self._workspace_has(parent, name, None))
+                state = self._settled(state, parent, name, is_dir)
         if ino is not None:
             state = self.moved(ino, state)
         if not state.free and not state.decision.allows(access):

@@ -55,6 +55,8 @@ def refuse_escape(
             ino, old, new, at = waiting.pop()
             # Equal states decide alike, except for rules about the workspace's entries at that path.
             same = same_below(old, new) and not tree.has_workspace_directory(at)
+            # Git may ignore a name below one path and not below the other.
+            same = same and (not decisions.asks_git or (old.quiet and new.quiet))
             if same and not (decisions.asks and person.has_spoken):
                 continue
             for name, below, is_dir in listed(tree, ino, caller):

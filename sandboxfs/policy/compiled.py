@@ -18,8 +18,19 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from sandboxfs.policy.model import Decision, Mode, Policy, RuleCondition, Ruling, SourceKind, stricter
-from sandboxfs.policy.patterns import Clue, CluePosition, Glob, clue, decoded, parse, within
+from sandboxfs.policy.model import Decision, Mode, Policy, Rule, RuleCondition, Ruling, SourceKind, stricter
+from sandboxfs.policy.patterns import (
+    Clue,
+    CluePosition,
+    Component,
+    Glob,
+    PathPattern,
+    clue,
+    decoded,
+    parse,
+    parse_glob,
+    within,
+)
 
 # Texts are found by their outermost bytes: by so many, where the text is long enough.
 _OUTERMOST = 3
@@ -137,6 +148,13 @@ _BOUND = 50_000
 _Best = tuple[int, int, int]
 _Places = tuple[int, ...]
 
+# Tells whether git ignores a path, relative to the root, on the host; also whether it is a directory.
+Ignored = Callable[[bytes, bool], bool]
+
+
+def _everything(path: bytes, is_dir: bool) -> bool:
+    return True
+
 
 class State:
     """The knowledge of a policy about one path.
@@ -169,6 +187,23 @@ class State:
         self._directories: dict[bytes, State] = {}
         self._effect: tuple[object, ...] = ()
         self._pair: tuple[State, State] | None = None
+
+
+_ANYTHING_BELOW = Component(parse_glob("*"), gap=True)
+
+
+def _meanings(rule: Rule, root: str) -> Iterator[PathPattern]:
+    """The patterns by which a rule is found: one about ignored paths is asked at every path it covers.
+
+    Another rule is asked where it matches, and covers what is below.
+    """
+    for pattern in within(parse(rule.place or rule.pattern), root):
+        if not rule.ignored:
+            yield pattern
+            continue
+        if pattern.components:
+            yield pattern
+        yield PathPattern((*pattern.components, _ANYTHING_BELOW))
 
 
 def same_below(one: State, other: State) -> bool:
@@ -221,8 +256,10 @@ class Compiled:
     Raises `PatternError` for a rule with a bad pattern.
     """
 
-    def __init__(self, policy: Policy, root: str = "/") -> None:
+    def __init__(self, policy: Policy, root: str = "/", ignored: Ignored = _everything) -> None:
+        """*ignored* tells what git ignores on the host; without it, rules about that apply to everything."""
         self.policy: Final = policy
+        self.ignored: Final = ignored
         rules = (*(policy.rules if policy.enabled else ()), policy.root_rule)
         self._decisions = [Decision.by(rule) for rule in rules]
         self._rules = rules
@@ -252,7 +289,7 @@ class Compiled:
         floating: list[int] = []
         tied: list[int] = []
         for number, rule in enumerate(self._rules):
-            for pattern in within(parse(rule.place or rule.pattern), root):
+            for pattern in _meanings(rule, root):
                 if not pattern.components:
                     whole.append(number)
                     continue

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
-from sandboxfs.policy.model import Access, Execute, Hold, Mode, Rule, RuleSource, SourceKind
+from sandboxfs.policy.model import Access, Execute, Hold, Mode, Rule, RuleCondition, RuleSource, SourceKind
 from sandboxfs.policy.patterns import PatternError, parse
 from sandboxfs.policy.toml import Problems, TomlTable, either, read_document
 
@@ -230,8 +230,11 @@ def _mode_source(workspace: TomlTable) -> RuleSource:
 
 def _rules(document: TomlTable, kind: SourceKind) -> Iterator[Rule]:
     for table in document.tables("rule"):
-        table.only("path", "mode", "hold", "execute")
-        pattern, mode, hold, execute = table.required("path"), _mode(table), _hold(table), _execute(table)
+        table.only("path", "ignored", "mode", "hold", "execute")
+        ignored = table.flag("ignored", False)
+        # What is ignored may be meant wherever it is.
+        pattern = "**" if ignored and table.line("path") is None else table.required("path")
+        mode, hold, execute = _mode(table), _hold(table), _execute(table)
         if pattern is None:
             continue
         try:
@@ -239,7 +242,8 @@ def _rules(document: TomlTable, kind: SourceKind) -> Iterator[Rule]:
         except PatternError as error:
             table.refuse("path", str(error))
             continue
-        yield Rule(pattern, mode, _source(table, kind), hold=hold, execute=execute)
+        needs = RuleCondition.IGNORED if ignored else RuleCondition.NOTHING
+        yield Rule(pattern, mode, _source(table, kind), needs=needs, hold=hold, execute=execute)
 
 
 def _grants(document: TomlTable) -> Iterator["KeptGrant"]:
@@ -285,6 +289,7 @@ def _grants(document: TomlTable) -> Iterator["KeptGrant"]:
             "" if target == "." else target,
             program,
             table.text("reason"),
+            table.flag("ignored", False),
             source=_source(table, SourceKind.USER),
         )
 
@@ -397,6 +402,11 @@ TEMPLATE = """\
 #[[rule]]
 #path = "*.pem"
 #mode = "hide"
+
+# What git ignores in the workspace, as its own ignore files and yours say: everywhere, or below a path.
+#[[rule]]
+#ignored = true
+#mode = "ask"
 
 # A path with a slash starts at the workspace; one with "/" or "~" in front is a place on this machine.
 #[[rule]]

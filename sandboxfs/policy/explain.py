@@ -37,7 +37,8 @@ from sandboxfs.policy.model import (
 )
 from sandboxfs.policy.patterns import covers_path, encoded, naming, parse, within
 
-# Called with a path and the condition of a rule: whether the entry, or its parent, is in the workspace.
+# Called with a path and the condition of a rule: whether the entry, or its parent, is in the workspace, or
+# whether git ignores the path there, which then ends with a slash for a directory.
 Exists = Callable[[str, RuleCondition], bool]
 
 _compiled = lru_cache(maxsize=8)(Compiled)
@@ -48,8 +49,8 @@ def decide(
 ) -> Decision:
     """Decide about *path*, which is relative to *root* and need not exist; a final `/` means a directory.
 
-    Without *exists* every entry counts as present in the workspace, so that rules that protect such entries
-    apply. The decision covers every access: see `Decision.allows` and `Decision.errno`.
+    Without *exists* every entry counts as present in the workspace, and as ignored by git, so that rules
+    about such entries apply. The decision covers every access: see `Decision.allows` and `Decision.errno`.
     """
     return states_on_the_way(policy, path, is_dir, root=root, exists=exists)[-1].decision
 
@@ -60,11 +61,14 @@ def states_on_the_way(
     """Return the states of the root, of every directory on the way to *path*, and of *path* itself."""
     names = names_of(path)
 
+    is_dir = is_dir or path.endswith("/")
+
     def known(depth: int, needs: RuleCondition) -> bool:
-        return exists is None or exists("/".join(names[:depth]), needs)
+        slash = "/" if needs is RuleCondition.IGNORED and (is_dir or depth < len(names)) else ""
+        return exists is None or exists("/".join(names[:depth]) + slash, needs)
 
     walked = [encoded(name) for name in names]
-    return _compiled(policy, root).walk(walked, is_dir or path.endswith("/"), known)
+    return _compiled(policy, root).walk(walked, is_dir, known)
 
 
 def names_of(path: str) -> list[str]:
@@ -90,7 +94,8 @@ class Explanation:
     *decided_at* is the path that the rule matched: *path* itself, or a directory above ("" for the root).
     *passed* are the earlier rules that did not match. *remedies*, the smallest change first, are empty when
     the access is allowed already. *new_programs* is what becomes of executing the path once the sandbox made
-    or changed it, where that differs.
+    or changed it, where that differs. *ignored_by* is the line by which git ignores *decided_at*, where the
+    rule is about that.
     """
 
     path: str
@@ -100,6 +105,7 @@ class Explanation:
     passed: tuple[Rule, ...]
     remedies: tuple[Remedy, ...]
     new_programs: Execute | None = None
+    ignored_by: str | None = None
 
     @property
     def allowed(self) -> bool:
@@ -110,11 +116,13 @@ class Explanation:
         """Return the explanation in one line, in the form of a denial."""
         if self.allowed:
             reason = self.decision.reason(self.access)
-            return f"{self.access.value} allowed for {quoted(self.path or '.')}: {reason}"
-        if self.decision.ruling(self.access) is Ruling.ASK:
+            said = f"{self.access.value} allowed for {quoted(self.path or '.')}: {reason}"
+        elif self.decision.ruling(self.access) is Ruling.ASK:
             reason = self.decision.reason(self.access)
-            return f"{self.access.value} waits for a person for {quoted(self.path or '.')}: {reason}"
-        return self.decision.denial(self.access, self.path)
+            said = f"{self.access.value} waits for a person for {quoted(self.path or '.')}: {reason}"
+        else:
+            said = self.decision.denial(self.access, self.path)
+        return said if self.ignored_by is None else f"{said}, ignored by {quoted(self.ignored_by)}"
 
     def hint(self) -> str | None:
         """Return one line with the change that would allow the access; None when allowed or without one."""
@@ -129,8 +137,12 @@ def explain(
     *,
     root: str = "/",
     exists: Exists | None = None,
+    ignored_by: Callable[[bytes, bool], str | None] | None = None,
 ) -> Explanation:
-    """Explain the decision of *policy* about an *access* to *path*; `decide` gives the same decision."""
+    """Explain the decision of *policy* about an *access* to *path*; `decide` gives the same decision.
+
+    *ignored_by* tells by which line git ignores a path, or a directory.
+    """
     names = names_of(path)
     is_dir = is_dir or path.endswith("/")
     states = states_on_the_way(policy, path, is_dir, root=root, exists=exists)
@@ -140,6 +152,9 @@ def explain(
         depth -= 1
     decided_at = "/".join(names[:depth])
     changes = () if decision.allows(access) else _changes(policy, decision, access, names, decided_at)
+    line = None
+    if ignored_by is not None and decision.rule_for(access).ignored:
+        line = ignored_by(os.fsencode(decided_at), is_dir or depth < len(names))
     return Explanation(
         path="/".join(names),
         access=access,
@@ -152,6 +167,7 @@ def explain(
             if decide(changed, path, is_dir, root=root, exists=exists).allows(access)
         ),
         new_programs=_new_programs(policy, decision, access),
+        ignored_by=line,
     )
 
 
@@ -169,7 +185,7 @@ def _passed(policy: Policy, decisive: Rule, names: list[str], is_dir: bool, root
         if rule == decisive:
             return
         meaning = within(parse(rule.place or rule.pattern), root)
-        if not any(covers_path(pattern, names, is_dir) for pattern in meaning):
+        if rule.ignored or not any(covers_path(pattern, names, is_dir) for pattern in meaning):
             yield rule
 
 
@@ -220,6 +236,7 @@ def described_rule(rule: Rule) -> dict[str, object]:
     return {
         "pattern": rule.pattern,
         "mode": rule.mode.value,
+        **({"ignored": True} if rule.ignored else {}),
         **({"hold": words_of(rule.hold)} if rule.hold else {}),
         **({"execute": rule.execute.value} if rule.execute is not None else {}),
         "source": str(rule.source),
@@ -244,14 +261,20 @@ def described_explanation(found: Explanation) -> dict[str, object]:
         **({} if found.new_programs is None else {"new_programs": found.new_programs.value}),
         "rule": described_rule(found.decision.rule_for(found.access)),
         "decided_at": found.decided_at or ".",
+        **({} if found.ignored_by is None else {"ignored_by": found.ignored_by}),
         "sentence": found.sentence(),
         "passed": [described_rule(rule) for rule in found.passed],
         "remedies": [{"where": remedy.where, "text": remedy.text} for remedy in found.remedies],
     }
 
 
-def present_in(workspace: Path, path: str) -> Exists:
-    """Count the names of *path* present in *workspace*; the returned function looks no further."""
+def present_in(
+    workspace: Path, path: str, ignored: Callable[[bytes, bool], bool] = lambda path, is_dir: False
+) -> Exists:
+    """Count the names of *path* present in *workspace*; the returned function looks no further.
+
+    *ignored* tells what git ignores there.
+    """
     place, depth = workspace, 0
     for name in names_of(path):
         place /= name
@@ -264,6 +287,8 @@ def present_in(workspace: Path, path: str) -> Exists:
             break
 
     def exists(way: str, needs: RuleCondition) -> bool:
+        if needs is RuleCondition.IGNORED:
+            return ignored(os.fsencode(way.rstrip("/")), way.endswith("/"))
         wanted = len(names_of(way)) - (needs is RuleCondition.PARENT)
         return wanted <= depth
 

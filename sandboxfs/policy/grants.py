@@ -19,7 +19,7 @@ from enum import StrEnum
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.explain import names_of
-from sandboxfs.policy.model import Access, Mode, Policy, Rule, RuleSource, SourceKind
+from sandboxfs.policy.model import Access, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
 from sandboxfs.policy.patterns import PatternError, covers_path, parse, within
 
 
@@ -152,6 +152,7 @@ class KeptGrant:
     target: str
     program: str | None = None
     reason: str | None = None
+    ignored: bool = False
     source: RuleSource | None = field(default=None, compare=False)
 
     @classmethod
@@ -174,6 +175,7 @@ class KeptGrant:
             grant.target,
             grant.recipient.exe,
             grant.reason,
+            grant.rule.ignored,
         )
 
     def in_force(self, number: int, policy: Policy) -> Grant:
@@ -192,7 +194,9 @@ class KeptGrant:
         )
 
     def _rule_in(self, policy: Policy) -> Rule:
-        stated = Rule(self.pattern, Mode.ASK, RuleSource(self.kind, "a rule that is not there"))
+        needs = RuleCondition.IGNORED if self.ignored else RuleCondition.NOTHING
+        source = RuleSource(self.kind, "a rule that is not there")
+        stated = Rule(self.pattern, Mode.ASK, source, needs=needs)
         new = policy.new_program_rule
         rules = (*policy.rules, *(() if new is None else (new,)))
         return next((rule for rule in rules if rule.identity == stated.identity), stated)
@@ -205,6 +209,7 @@ class KeptGrant:
         keys = {
             "workspace": self.workspace,
             "rule": self.pattern,
+            "ignored": True if self.ignored else None,
             "source": self.kind.value,
             "access": self.access.value,
             "decision": "allow" if self.allows else "deny",

@@ -148,21 +148,23 @@ class RuleCondition(StrEnum):
     """The content of the workspace that a rule needs to apply.
 
     A rule may protect existing entries and leave new ones of the sandbox alone. `ENTRY`: the matched entry is
-    in the workspace. `PARENT`: the directory of that entry is.
+    in the workspace. `PARENT`: the directory of that entry is. `IGNORED`: git ignores the path in the
+    workspace as it is on the host, whether there is anything at the path or not.
     """
 
     NOTHING = "nothing"
     ENTRY = "entry"
     PARENT = "parent"
+    IGNORED = "ignored"
 
 
 @dataclass(frozen=True)
 class Rule:
     """One line of policy.
 
-    *place* is an absolute *pattern* with its symlinks resolved, where that differs. *needs* and *files_only*
-    (the rule does not apply to directories) are for built-in rules: no file can set them. *hold* and
-    *execute* say finer what *mode* says of a path that may be read.
+    *place* is an absolute *pattern* with its symlinks resolved, where that differs. *needs*, but for
+    `RuleCondition.IGNORED`, and *files_only* (the rule does not apply to directories) are for built-in rules:
+    no file can set them. *hold* and *execute* say finer what *mode* says of a path that may be read.
     """
 
     pattern: str
@@ -196,10 +198,16 @@ class Rule:
     @property
     def identity(self) -> tuple[object, ...]:
         """What a rule is known by when its file is edited, or it says something else of its paths."""
-        return self.source.kind, self.pattern
+        return self.source.kind, self.pattern, self.ignored
+
+    @property
+    def ignored(self) -> bool:
+        """Whether the rule is about what git ignores only."""
+        return self.needs is RuleCondition.IGNORED
 
     def __str__(self) -> str:
-        more = [f"hold {kind.value}" for kind in Hold if kind in self.hold]
+        more = ["ignored"] if self.ignored else []
+        more += [f"hold {kind.value}" for kind in Hold if kind in self.hold]
         if self.execute is not None:
             more.append(f"execute {self.execute.value}")
         return ", ".join([f"{self.pattern} = {self.mode.value}", *more])
@@ -374,6 +382,11 @@ class Policy:
     def may_hold(self) -> bool:
         """Whether any rule holds any change, the one of paths without another rule included."""
         return any(rule.may_hold for rule in (*self.rules, self.root_rule))
+
+    @property
+    def asks_git(self) -> bool:
+        """Whether any rule in force is about what git ignores."""
+        return self.enabled and any(rule.ignored for rule in self.rules)
 
     @property
     def new_program_rule(self) -> Rule | None:

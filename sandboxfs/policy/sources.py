@@ -339,9 +339,12 @@ def effective_toml(policy: Policy, root: str) -> str:
         note = str(rule.source)
         if not can_match_in(rule, root):
             note += ", outside the workspace"
-        if rule.needs is not RuleCondition.NOTHING:
+        if rule.needs in (RuleCondition.ENTRY, RuleCondition.PARENT):
             note += ", applies to what is in the workspace already"
-        content: dict[str, object] = {"path": rule.pattern, "mode": rule.mode.value}
+        content: dict[str, object] = {"path": rule.pattern}
+        if rule.ignored:
+            content["ignored"] = True
+        content["mode"] = rule.mode.value
         if rule.hold:
             content["hold"] = words_of(rule.hold)
         if rule.execute is not None:

@@ -20,9 +20,11 @@ import re
 import struct
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
+
+from sandboxfs.paths import add_above
 
 INDEX_NAME = b"index"
 LARGEST_INDEX = 64 << 20
@@ -61,6 +63,17 @@ class GitIndex:
 
     files: frozenset[bytes] = frozenset()
     directories: frozenset[bytes] = frozenset()
+
+    def tracks_below(self, directory: bytes) -> bool:
+        """Whether anything is tracked in a directory, or all of a directory around it."""
+        return directory in self._with_content or (bool(self.directories) and self.tracks(directory + b"/"))
+
+    @cached_property
+    def _with_content(self) -> frozenset[bytes]:
+        found: set[bytes] = set()
+        for path in (*self.files, *self.directories):
+            add_above(path, found)
+        return frozenset(found) | self.directories
 
     def tracks(self, path: bytes) -> bool:
         if path in self.files:

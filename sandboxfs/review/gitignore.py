@@ -7,8 +7,9 @@ question about a path below it.
 
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Reader = Callable[[bytes], bytes | None]
 Matcher = Callable[[bytes], bool]
@@ -41,8 +42,10 @@ _STAR, _DIRECTORIES, _SLASHED = b"*", b"**/", b"**\\/"
 
 @dataclass(frozen=True)
 class IgnorePattern:
-    """One line of an ignore file."""
+    """One line of an ignore file: its *number*, and its *text*."""
 
+    number: int
+    text: bytes
     matches: Matcher
     negated: bool
     directories_only: bool
@@ -56,16 +59,16 @@ class IgnorePattern:
 def parse_patterns(text: bytes) -> list[IgnorePattern]:
     """Return the patterns of an ignore file, in order."""
     patterns = []
-    for line in text.removeprefix(_BYTE_ORDER_MARK).split(b"\n"):
-        pattern = _parse(line.removesuffix(b"\r"))
+    for number, line in enumerate(text.removeprefix(_BYTE_ORDER_MARK).split(b"\n"), 1):
+        pattern = _parse(number, line.removesuffix(b"\r"))
         if pattern is not None:
             patterns.append(pattern)
     return patterns
 
 
-def _parse(line: bytes) -> IgnorePattern | None:
+def _parse(number: int, text: bytes) -> IgnorePattern | None:
     # Git reads a line as a C string.
-    line = _without_trailing_spaces(line.split(b"\0")[0])
+    line = _without_trailing_spaces(text.split(b"\0")[0])
     if not line or line.startswith(b"#"):
         return None
     negated = line.startswith(b"!")
@@ -77,7 +80,7 @@ def _parse(line: bytes) -> IgnorePattern | None:
         body = body.removeprefix(b"/")
     if not body:
         return None
-    return IgnorePattern(compile_wildcard(body), negated, directories_only, names_only)
+    return IgnorePattern(number, line, compile_wildcard(body), negated, directories_only, names_only)
 
 
 def _without_trailing_spaces(line: bytes) -> bytes:
@@ -94,64 +97,81 @@ def _without_trailing_spaces(line: bytes) -> bytes:
     return line[:end]
 
 
+class IgnoreMatch(NamedTuple):
+    """The *pattern* of a *file* by which git ignores a path, or a directory around it."""
+
+    file: bytes
+    pattern: IgnorePattern
+
+
 class IgnoreRules:
     """The ignore files of one tree, read as they are needed."""
 
-    def __init__(self, reader: Reader, everywhere: bytes = b"") -> None:
+    def __init__(self, reader: Reader, everywhere: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Read ignore files by *reader*, which returns the bytes of a file, or None for an absent file.
 
-        *everywhere* is the text of further rules; later rules win over earlier ones.
+        *everywhere* are the names and texts of further files; later ones win over earlier ones.
         """
         self._reader = reader
         self._patterns: dict[bytes, list[IgnorePattern]] = {}
-        self._directories: dict[bytes, bool] = {b"": False}
-        self._everywhere = parse_patterns(everywhere)
+        self._directories: dict[bytes, IgnoreMatch | None] = {b"": None}
+        self._everywhere = [(name, parse_patterns(text)) for name, text in everywhere]
 
     def ignored(self, path: bytes, is_dir: bool) -> bool:
         """Whether git would ignore *path*, relative to the top of the tree, if *path* were not tracked."""
+        return self.match(path, is_dir) is not None
+
+    def match(self, path: bytes, is_dir: bool) -> IgnoreMatch | None:
+        """Return what makes git ignore *path*, None where it would not."""
         path = path.strip(b"/")
         if path in self._directories and is_dir:
             return self._directories[path]
         parent, _, name = path.rpartition(b"/")
-        verdict = self._inside_ignored(parent) or self._matched(path, parent, name, is_dir)
+        verdict = self._around(parent) or self._matched(path, parent, name, is_dir)
         if is_dir:
             self._directories[path] = verdict
         return verdict
 
-    def _inside_ignored(self, parent: bytes) -> bool:
-        """Whether *parent* or a directory above it is ignored; asked from the top down, at any depth."""
+    def _around(self, parent: bytes) -> IgnoreMatch | None:
+        """What makes git ignore *parent* or a directory above it; asked from the top down, at any depth."""
         if parent in self._directories:
             return self._directories[parent]
         at = parent.find(b"/")
         while at >= 0:
-            if self.ignored(parent[:at], True):
-                return True
+            found = self.match(parent[:at], True)
+            if found is not None:
+                return found
             at = parent.find(b"/", at + 1)
-        return self.ignored(parent, True)
+        return self.match(parent, True)
 
-    def _matched(self, path: bytes, parent: bytes, name: bytes, is_dir: bool) -> bool:
+    def _matched(self, path: bytes, parent: bytes, name: bytes, is_dir: bool) -> IgnoreMatch | None:
         directory = parent
         while True:
             below = path[len(directory) + 1 :] if directory else path
             for pattern in reversed(self._of(directory)):
                 if pattern.applies(name, below, is_dir):
-                    return not pattern.negated
+                    return None if pattern.negated else IgnoreMatch(_file_in(directory), pattern)
             if not directory:
                 break
             directory = directory.rpartition(b"/")[0]
-        for pattern in reversed(self._everywhere):
-            if pattern.applies(name, path, is_dir):
-                return not pattern.negated
-        return False
+        for file, patterns in reversed(self._everywhere):
+            for pattern in reversed(patterns):
+                if pattern.applies(name, path, is_dir):
+                    return None if pattern.negated else IgnoreMatch(file, pattern)
+        return None
 
     def _of(self, directory: bytes) -> list[IgnorePattern]:
         if directory not in self._patterns:
-            self._patterns[directory] = self._read(directory + b"/.gitignore" if directory else b".gitignore")
+            self._patterns[directory] = self._read(_file_in(directory))
         return self._patterns[directory]
 
     def _read(self, path: bytes) -> list[IgnorePattern]:
         text = self._reader(path)
         return [] if text is None else parse_patterns(text)
+
+
+def _file_in(directory: bytes) -> bytes:
+    return directory + b"/.gitignore" if directory else b".gitignore"
 
 
 def compile_wildcard(pattern: bytes) -> Matcher:

@@ -12,7 +12,7 @@ the approval has another digest and is held again.
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,11 +20,13 @@ from functools import cached_property
 from sandboxfs.hostfs.copy import is_private
 from sandboxfs.hostfs.tree import Unreadable
 from sandboxfs.paths import is_below
-from sandboxfs.policy.compiled import Compiled
+from sandboxfs.policy.compiled import Compiled, Ignored
 from sandboxfs.policy.explain import names_of
-from sandboxfs.policy.model import Access, Decision, Policy, Rule, Ruling
+from sandboxfs.policy.model import Access, Decision, Policy, Rule, RuleCondition, Ruling
 from sandboxfs.policy.patterns import encoded
 from sandboxfs.review.change import ChangeKind, PathChange, Version
+from sandboxfs.review.git_user import user_excludes
+from sandboxfs.review.host_ignores import HostIgnores
 from sandboxfs.review.scan import ScanResult
 
 # Part of the digest: approvals of another version are never equal.
@@ -41,21 +43,32 @@ class HoldRules:
     policy: Policy
     root: bytes
     approvals: Approvals = field(default_factory=dict)
+    excludes: Callable[[], bytes] = user_excludes
 
     def held(self, found: ScanResult) -> dict[int, Rule]:
         """Return the changes that wait for an approval, by number, with the rule that holds each."""
+        layers = found.view.layers
+        ignored: Ignored | None = None
+        if self.policy.asks_git:
+            ignored = HostIgnores(layers.workspace, layers.masked, self.root, self.excludes).ignored
         held: dict[int, Rule] = {}
         origins = frozenset(change.origin for change in found.findings if change.old is not None)
         for number, change in enumerate(found.findings):
-            rule = self._rule(found, change, origins)
+            rule = self._rule(found, change, origins, ignored)
             if rule is not None and not self._is_approved(found, change):
                 held[number] = rule
         return held
 
-    def _rule(self, found: ScanResult, change: PathChange, origins: Collection[bytes]) -> Rule | None:
+    def _rule(
+        self,
+        found: ScanResult,
+        change: PathChange,
+        origins: Collection[bytes],
+        ignored: Ignored | None,
+    ) -> Rule | None:
         """Return the rule that holds *change*, approved or not; *origins* are changed paths that existed."""
         for path, access, is_dir, exists in _accesses(found, change):
-            decision = self._decided(path, is_dir)
+            decision = self._decided(path, is_dir, ignored)
             ruling = decision.ruling(access)
             if ruling is Ruling.HOLD or (
                 ruling is Ruling.HOLD_EXISTING and (exists or self._existed(found, path, origins))
@@ -74,10 +87,16 @@ class HoldRules:
     def _compiled(self) -> Compiled:
         return Compiled(self.policy, os.fsdecode(self.root))
 
-    def _decided(self, path: bytes, is_dir: bool) -> Decision:
+    def _decided(self, path: bytes, is_dir: bool, ignored: Ignored | None) -> Decision:
         names = [encoded(name) for name in names_of(os.fsdecode(path))]
-        # Conditions on the workspace are of built-in rules, which hold nothing.
-        return self._compiled.walk(names, is_dir, lambda depth, needs: False)[-1].decision
+
+        def holds(depth: int, needs: RuleCondition) -> bool:
+            # Other conditions on the workspace are of built-in rules, which hold nothing.
+            if needs is not RuleCondition.IGNORED or ignored is None:
+                return False
+            return ignored(b"/".join(path.split(b"/")[:depth]), is_dir or depth < len(names))
+
+        return self._compiled.walk(names, is_dir, holds)[-1].decision
 
     @staticmethod
     def _existed(found: ScanResult, path: bytes, origins: Collection[bytes]) -> bool:

@@ -14,12 +14,12 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandboxfs.hostfs.directory import HostDir
-from sandboxfs.hostfs.tree import OpenDirectories, contents
+from sandboxfs.hostfs.tree import DirTree, OpenDirectories, contents
 from sandboxfs.paths import PathSet, joined, parted
 from sandboxfs.review import change, git_files
 from sandboxfs.review.change import ChangeKind, PathChange
@@ -38,21 +38,46 @@ class _Repository:
     index: GitIndex | None
 
     def tracks(self, path: bytes) -> bool:
-        return self.index is None or self.index.tracks(path[len(self.top) + 1 :] if self.top else path)
+        return self.index is None or self.index.tracks(self.inside(path))
+
+    def inside(self, path: bytes) -> bytes:
+        """Return *path* as the repository calls it."""
+        return path[len(self.top) + 1 :] if self.top else path
 
 
 class TrackedPaths:
-    """The repositories of the workspace of *layers*, which is at *root*, read when they are needed."""
+    """The repositories of a *workspace*, which is at *root*, read when they are needed."""
 
-    def __init__(self, layers: Layers, root: bytes) -> None:
-        self._layers = layers
+    def __init__(
+        self,
+        workspace: DirTree,
+        masked: Collection[bytes],
+        root: bytes,
+        consult: Callable[[bytes], None] = lambda path: None,
+    ) -> None:
+        """Look at nothing *masked*; tell *consult* of each file before an answer depends on it."""
+        self._workspace = workspace
+        self._masked = masked
         self._root = root
+        self._consult = consult
         # For each directory: the repositories around it, and whether the host has the directory.
         self._around: dict[bytes, tuple[tuple[_Repository, ...], bool]] = {}
 
     def tracks(self, path: bytes) -> bool:
         """Whether a repository of the host tracks the file at *path*."""
         return any(repository.tracks(path) for repository in self._of(parted(path)[0])[0])
+
+    def tracks_below(self, directory: bytes) -> bool:
+        """Whether a repository around *directory* is known to track anything in it."""
+        return any(
+            repository.index is not None and repository.index.tracks_below(repository.inside(directory))
+            for repository in self._of(parted(directory)[0])[0]
+        )
+
+    def surely_tracks(self, path: bytes) -> bool:
+        """Whether a repository of the host is known to track the file at *path*: one that can be read."""
+        around = self._of(parted(path)[0])[0]
+        return any(repository.index is not None and repository.tracks(path) for repository in around)
 
     def has_directory(self, directory: bytes) -> bool:
         """Whether the host has *directory*, and the directory may be read."""
@@ -61,8 +86,10 @@ class TrackedPaths:
     def exclude(self) -> bytes:
         """The content of `info/exclude` of the repository at the workspace's top."""
         try:
-            with self._git_directory(b"") as found, _common(found) as common, common.child(b"info") as info:
-                return _read(info, b"exclude") or b""
+            with self._git_directory(b"") as found, _common(found) as common:
+                self._consult(common.own_path() + b"/info/exclude")
+                with common.child(b"info") as info:
+                    return _read(info, b"exclude") or b""
         except OSError:
             return b""
 
@@ -82,12 +109,19 @@ class TrackedPaths:
         outer: tuple[_Repository, ...] = ()
         if directory:
             outer, there = self._around[parted(directory)[0]]
-            if not there or directory in self._layers.masked:
+            if not there or directory in self._masked:
                 return outer, False
-            status = self._layers.workspace.stat(directory)
+            try:
+                status = self._workspace.stat(directory)
+            except PermissionError:
+                status = None
             if status is None or not stat.S_ISDIR(status.st_mode):
                 return outer, False
-        found = self._layers.workspace.stat(joined(directory, _GIT))
+        self._consult(joined(self._root, joined(directory, _GIT)))
+        try:
+            found = self._workspace.stat(joined(directory, _GIT))
+        except PermissionError:
+            return outer, False
         if found is None:
             return outer, True
         return (*outer, _Repository(directory, self._index(directory))), True
@@ -95,6 +129,7 @@ class TrackedPaths:
     def _index(self, top: bytes) -> GitIndex | None:
         try:
             with self._git_directory(top) as found:
+                self._consult(found.own_path() + b"/index")
                 data = _read(found, b"index")
             # A repository without any added file has no index.
             return GitIndex() if data is None else parse_index(data)
@@ -102,7 +137,7 @@ class TrackedPaths:
             return None
 
     def _git_directory(self, top: bytes) -> HostDir:
-        workspace = self._layers.workspace
+        workspace = self._workspace
         found = workspace.stat(joined(top, _GIT))
         place = Path(os.fsdecode(self._root), os.fsdecode(top))
         if found is not None and stat.S_ISREG(found.st_mode):

@@ -28,12 +28,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from sandboxfs.hostfs.tree import Unreadable
 from sandboxfs.paths import is_below, joined, parted, quoted
 from sandboxfs.policy.model import Rule
 from sandboxfs.review.change import ChangeKind, PathChange
-from sandboxfs.review.gitignore import IgnoreRules
-from sandboxfs.review.repositories import TrackedPaths, dot_git, repositories_of
+from sandboxfs.review.host_ignores import HostIgnores
+from sandboxfs.review.repositories import dot_git, repositories_of
 from sandboxfs.review.scan import ScanResult
 from sandboxfs.review.summary import FoldedDirectory, around, folded, plain_flags, without_implied
 from sandboxfs.upper.walk import UpperMap
@@ -391,11 +390,12 @@ class IgnoredPaths:
     """The additions that the ignore rules of the host match."""
 
     def __init__(self, survey: ScanResult, workspace: ScopeContext) -> None:
-        self._layers = survey.view.layers
         self._root = workspace.root
-        self._repositories = TrackedPaths(self._layers, workspace.root)
-        everywhere = workspace.excludes() + b"\n" + self._repositories.exclude()
-        self._rules = IgnoreRules(self._read, everywhere)
+        layers = survey.view.layers
+        ignores = HostIgnores(layers.workspace, layers.masked, workspace.root, workspace.excludes)
+        # Changes are left out more cautiously than rules cover paths: what is flagged stays, and what a
+        # repository may track.
+        self._repositories, self._rules = ignores.tracked, ignores.rules
         # For each directory asked about: the outermost ignored directory at or above it.
         self._outermost: dict[bytes, bytes | None] = {b"": None}
 
@@ -426,14 +426,6 @@ class IgnoredPaths:
             ignored = above is None and self._rules.ignored(one, is_dir=True)
             self._outermost[one] = one if ignored else above
         return self._outermost[path]
-
-    def _read(self, path: bytes) -> bytes | None:
-        if not self._repositories.has_directory(parted(path)[0]):
-            return None
-        try:
-            return self._layers.workspace.read(path)
-        except Unreadable:
-            return None
 
 
 # Git's own files

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.grants import Audience, Extent, Grant, KeptGrant, ProcessMark, Recipient
-from sandboxfs.policy.model import Access, Mode, Rule, RuleSource, SourceKind
+from sandboxfs.policy.model import Access, Mode, Rule, RuleCondition, RuleSource, SourceKind
 from sandboxfs.service.questions import GrantsInForce, ShownGrant
 
 
@@ -33,7 +33,9 @@ def _table(grant: ShownGrant, found: GrantsInForce) -> Iterator[str]:
 
 def _read(grant: ShownGrant) -> Grant:
     """Return the grant that the daemon tells of."""
-    rule = Rule(grant.rule.pattern, Mode.ASK, RuleSource(SourceKind(grant.rule.kind), grant.rule.source))
+    needs = RuleCondition.IGNORED if grant.rule.ignored else RuleCondition.NOTHING
+    source = RuleSource(SourceKind(grant.rule.kind), grant.rule.source)
+    rule = Rule(grant.rule.pattern, Mode.ASK, source, needs=needs)
     recipient = Recipient(
         Audience(grant.who), grant.exe, None if grant.pid is None else ProcessMark(grant.pid, 0)
     )

@@ -10,6 +10,7 @@ the sandbox's record. The view itself is not looked at.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -30,6 +31,7 @@ from sandboxfs.state.locations import Locations
 from sandboxfs.state.store import SandboxRecord, Store
 
 if TYPE_CHECKING:
+    from sandboxfs.review.host_ignores import HostIgnores
     from sandboxfs.service.questions import AskedPath, AskingState
 
 T = TypeVar("T")
@@ -46,9 +48,11 @@ class ShownRule:
     hits: int | None = field(default=None, metadata=OPTIONAL)
     hold: tuple[str, ...] = field(default=(), metadata=SPARSE)
     execute: str | None = field(default=None, metadata=SPARSE)
+    ignored: bool = field(default=False, metadata=SPARSE)
 
     def __str__(self) -> str:
-        more = [f"hold {kind}" for kind in self.hold]
+        more = ["ignored"] if self.ignored else []
+        more += [f"hold {kind}" for kind in self.hold]
         more += [] if self.execute is None else [f"execute {self.execute}"]
         return ", ".join([f"{self.pattern} = {self.mode}", *more])
 
@@ -423,14 +427,25 @@ def _answer(store: Store, sandbox: SandboxStatus, place: str, access: Access) ->
     if sandbox.state == "mounted":
         return ask_daemon(store, sandbox, "why", {"path": place, "access": access.value})
     record = sandbox.record
-    found = explain(
-        record.settings.policy,
-        place,
-        access,
-        root=str(record.workspace),
-        exists=present_in(record.workspace, place),
-    )
+    policy, workspace = record.settings.policy, record.workspace
+    with ExitStack() as stack:
+        ignores = stack.enter_context(_ignores(store, record)) if policy.asks_git else None
+        exists = present_in(workspace, place, *([] if ignores is None else [ignores.ignored]))
+        by = None if ignores is None else ignores.reason
+        found = explain(policy, place, access, root=str(workspace), exists=exists, ignored_by=by)
     return described_explanation(found)
+
+
+def _ignores(store: Store, record: SandboxRecord) -> AbstractContextManager["HostIgnores"]:
+    # Imported here: few policies are about what git ignores.
+    from sandboxfs.control.mount_table import mounts_below
+    from sandboxfs.review.host_ignores import opened_ignores
+    from sandboxfs.upper.sandbox_layers import masked_paths
+
+    workspace = record.workspace
+    hidden = [store.locations.state, record.mountpoint, *record.covered]
+    hidden += [mount.mountpoint for mount in mounts_below(workspace) if mount.ours]
+    return opened_ignores(workspace, masked_paths(workspace, hidden))
 
 
 def _add_mount(answer: dict[str, object], record: SandboxRecord, access: Access) -> None:

@@ -46,9 +46,11 @@ class AskingRule:
     kind: str
     hold: tuple[str, ...] = field(default=(), metadata=OPTIONAL)
     execute: str | None = field(default=None, metadata=OPTIONAL)
+    ignored: bool = field(default=False, metadata=OPTIONAL)
 
     def __str__(self) -> str:
-        more = [f"hold {kind}" for kind in self.hold]
+        more = ["ignored"] if self.ignored else []
+        more += [f"hold {kind}" for kind in self.hold]
         more += [] if self.execute is None else [f"execute {self.execute}"]
         return ", ".join([f"{self.pattern} = {self.mode}", *more])
 

@@ -225,10 +225,12 @@ def scope_context(
 ) -> ScopeContext:
     """What decides which changes of *record* are left out or held: its user's ignore rules, and its rules."""
     root = os.fsencode(record.workspace)
-    return ScopeContext(root, partial(user_excludes, environment), hold_rules(store, record))
+    return ScopeContext(root, partial(user_excludes, environment), hold_rules(store, record, environment))
 
 
-def hold_rules(store: Store, record: SandboxRecord) -> "HoldRules | None":
+def hold_rules(
+    store: Store, record: SandboxRecord, environment: Mapping[str, str] | None = None
+) -> "HoldRules | None":
     """Return the rules that hold changes, with the approvals so far; None where no rule holds any.
 
     The rules that `allow` gave in the session come first, as they do while it runs.
@@ -242,7 +244,8 @@ def hold_rules(store: Store, record: SandboxRecord) -> "HoldRules | None":
     from sandboxfs.state.approvals import read_approvals
 
     policy = replace(policy, rules=(*given, *policy.rules))
-    return HoldRules(policy, os.fsencode(record.workspace), read_approvals(home))
+    root = os.fsencode(record.workspace)
+    return HoldRules(policy, root, read_approvals(home), partial(user_excludes, environment))
 
 
 def flag_context(record: SandboxRecord) -> FlagContext:

@@ -1,4 +1,4 @@
-"""Workspaces: the paths in them that a person means, their identity, and git: work tree and user's settings.
+"""Workspaces: the paths in them that a person means, their identity, and their work tree of git.
 
 A person names a file as it is called where they stand: in the workspace, in the view, or by its place inside
 either. Links that lead there are followed; below the top of either every name stands for itself, as it does
@@ -11,15 +11,10 @@ does nothing. What the file says is believed only where a repository is found: a
 A directory that is not the one that the sandbox was made for is refused: the record has its identity. A
 sandbox without changes and without records takes the directory that is at its workspace's path; for every
 other a person says that the directory was replaced on purpose.
-
-The user's settings of git are those of the system-wide and the global files, never a repository's. The files
-are read here and not by git, so that no repository around the current directory is looked at. `include.path`
-is followed; conditional includes are not, as their conditions are about a repository. Of a setting that
-stands several times the last counts, as in git.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +24,8 @@ from sandboxfs.errors import UsageError
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.hostfs.identity import DirectoryIdentity, identity_of
 from sandboxfs.paths import quoted
+from sandboxfs.review.git_user import user_excludes as user_excludes
+from sandboxfs.review.git_user import user_setting as user_setting
 from sandboxfs.state.disk import is_empty
 from sandboxfs.state.locations import SandboxPlaces, home_directory
 from sandboxfs.state.store import SandboxRecord
@@ -278,83 +275,9 @@ def _refusal(record: SandboxRecord, why: str) -> UsageError:
     )
 
 
-# The user's settings of git
-
-_SYSTEM = "/etc/gitconfig"
-_LARGEST = 1 << 20
-_DEEPEST = 10
-
-
-def user_setting(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return the value of *name*, such as `core.pager`; None where it is not set or cannot be read."""
-    environment = os.environ if environment is None else environment
-    value = None
-    for path in _files(environment):
-        for key, text in _settings(path, environment, 0):
-            if key == name.lower():
-                value = text
-    return value
-
-
-def user_excludes(environment: Mapping[str, str] | None = None) -> bytes:
-    """Return the user's own ignore rules, for all repositories: `core.excludesFile`, or its default."""
-    environment = os.environ if environment is None else environment
-    named = user_setting("core.excludesFile", environment)
-    path = _configuration(environment, "ignore") if named is None else _expanded(named, environment)
-    if path is None or not path.is_absolute():
-        return b""
-    return _content(path) or b""
-
-
 def as_boolean(value: str) -> bool | None:
     """Read a setting that may be a boolean; None where it is something else."""
     word = value.lower()
     if word in ("true", "yes", "on") or (word.isdecimal() and int(word) != 0):
         return True
     return False if word in ("", "false", "no", "off") or word.isdecimal() else None
-
-
-def _files(environment: Mapping[str, str]) -> Iterator[Path]:
-    if environment.get("GIT_CONFIG_NOSYSTEM", "0").lower() in ("", "0", "no", "off", "false"):
-        yield Path(environment.get("GIT_CONFIG_SYSTEM") or _SYSTEM)
-    if "GIT_CONFIG_GLOBAL" in environment:
-        yield Path(environment["GIT_CONFIG_GLOBAL"])
-        return
-    for path in (_configuration(environment, "config"), _expanded("~/.gitconfig", environment)):
-        if path is not None:
-            yield path
-
-
-def _configuration(environment: Mapping[str, str], name: str) -> Path | None:
-    base = environment.get("XDG_CONFIG_HOME") or "~/.config"
-    return _expanded(f"{base}/git/{name}", environment)
-
-
-def _expanded(path: str, environment: Mapping[str, str]) -> Path | None:
-    if not path.startswith("~/"):
-        return Path(path).expanduser() if path else None
-    home = environment.get("HOME")
-    return Path(home, path[2:]) if home else None
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
-            return None
-        return path.read_bytes()
-    except (OSError, ValueError):
-        return None
-
-
-def _settings(path: Path, environment: Mapping[str, str], depth: int) -> Iterator[tuple[str, str]]:
-    """The settings in the file at *path* and in what it includes, in order; up to the first mistake."""
-    # Imported here: most verbs ask for no setting.
-    from sandboxfs.review.git_files import parse_settings
-
-    content = _content(path) if depth < _DEEPEST else None
-    for key, value in parse_settings((content or b"").decode(errors="surrogateescape")):
-        yield key, value
-        if key == "include.path":
-            included = _expanded(value, environment)
-            if included is not None:
-                yield from _settings(path.parent / included, environment, depth + 1)

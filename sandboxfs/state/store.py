@@ -29,7 +29,7 @@ from sandboxfs.hostfs.identity import DirectoryIdentity
 from sandboxfs.paths import make_directories, quoted, remove_directories
 from sandboxfs.policy.builtin import BUILT_IN
 from sandboxfs.policy.config import ASK_TIMEOUT, AuditSettings, Symlinks
-from sandboxfs.policy.model import Execute, Hold, Mode, Policy, Rule, RuleSource, SourceKind
+from sandboxfs.policy.model import Execute, Hold, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
 from sandboxfs.state.disk import remove_tree
 from sandboxfs.state.locations import Locations, SandboxPlaces
 from sandboxfs.state.lock import SandboxLock
@@ -196,6 +196,7 @@ class _WrittenRule:
     pattern: _Text
     mode: Mode
     place: _Text | None = field(default=None, metadata=SPARSE, kw_only=True)
+    ignored: bool = field(default=False, metadata=SPARSE, kw_only=True)
     hold: tuple[Hold, ...] = field(default=(), metadata=SPARSE, kw_only=True)
     execute: Execute | None = field(default=None, metadata=SPARSE, kw_only=True)
     source: _WrittenSource
@@ -248,6 +249,7 @@ def parse_settings(document: dict[str, object], where: str) -> PolicySettings:
             one.mode,
             _source_in(one.source),
             one.place,
+            RuleCondition.IGNORED if one.ignored else RuleCondition.NOTHING,
             hold=frozenset(one.hold),
             execute=one.execute,
         )
@@ -270,6 +272,7 @@ def _rule_out(rule: Rule) -> _WrittenRule:
         rule.mode,
         _source_out(rule.source),
         place=rule.place,
+        ignored=rule.ignored,
         hold=_sorted(rule.hold),
         execute=rule.execute,
     )

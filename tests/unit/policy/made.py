@@ -1,5 +1,7 @@
 """Random policies and paths, from alphabets so small that rules match, overlap and shadow each other."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from sandboxfs.policy.model import Execute, Hold, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
@@ -62,8 +64,20 @@ def rules(draw: st.DrawFn, kind: SourceKind, asking: bool) -> Rule:
         return Rule(pattern, mode, RuleSource(kind), hold=hold, execute=execute)
     if kind is not SourceKind.BUILT_IN or pattern in ("**", "./**"):
         return Rule(pattern, mode, RuleSource(kind))
-    needs = draw(st.sampled_from(list(RuleCondition)))
+    needs = draw(st.sampled_from([RuleCondition.NOTHING, RuleCondition.ENTRY, RuleCondition.PARENT]))
     return Rule(pattern, mode, RuleSource(kind), needs=needs, files_only=draw(st.booleans()))
+
+
+@st.composite
+def policies_about_ignored(draw: st.DrawFn) -> Policy:
+    """Policies of which some rules are about what git ignores only."""
+    policy = draw(policies())
+    about = draw(st.lists(st.booleans(), min_size=len(policy.rules), max_size=len(policy.rules)))
+    made = (
+        replace(rule, needs=RuleCondition.IGNORED) if ignored and not rule.files_only else rule
+        for rule, ignored in zip(policy.rules, about, strict=True)
+    )
+    return replace(policy, rules=tuple(made))
 
 
 @st.composite

@@ -42,8 +42,21 @@ def one_word(word: str) -> str:
     return re.escape(word.removeprefix("\\"))
 
 
+def is_in(path: str, ignored: set[str]) -> bool:
+    """Whether *path* or a directory above it is among those that are ignored."""
+    names = path.split("/")
+    return bool(path) and any("/".join(names[:depth]) in ignored for depth in range(1, len(names) + 1))
+
+
 def matches(rule: Rule, names: list[str], is_dir: bool, existing: set[str] | None) -> bool:
-    """Whether *rule* matches the path of *names* or a directory above it."""
+    """Whether *rule* matches the path of *names* or a directory above it.
+
+    A rule about ignored paths does so where git ignores this very path: *existing* are those, too.
+    """
+    if rule.ignored and existing is not None and not is_in("/".join(names), existing):
+        return False
+    if rule.ignored and not names:
+        return False
     if rule.pattern in WHOLE:
         return True
     regex = re.compile(expression(rule.pattern), re.DOTALL)

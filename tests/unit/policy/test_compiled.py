@@ -55,6 +55,26 @@ def test_the_reference_agrees_where_rules_depend_on_the_workspace(
 
 @many
 @given(
+    made.policies_about_ignored(),
+    made.relative_paths,
+    st.booleans(),
+    st.sets(made.relative_paths, max_size=3),
+)
+def test_the_reference_agrees_where_rules_are_about_what_git_ignores(
+    policy: Policy, path: str, is_dir: bool, ignored: set[str]
+) -> None:
+    def exists(path: str, needs: RuleCondition) -> bool:
+        if needs is RuleCondition.IGNORED:
+            return reference.is_in(path.rstrip("/"), ignored)
+        return (path if needs is RuleCondition.ENTRY else path.rpartition("/")[0]) in ignored
+
+    for asked in ("", path, *made.EVERY_PATH):
+        decided = decide(policy, asked, is_dir or not asked, exists=exists)
+        assert decided == reference.decided(policy, asked, is_dir or not asked, ignored)
+
+
+@many
+@given(
     made.policies(),
     made.relative_paths,
     made.relative_paths,

@@ -253,6 +253,7 @@ def test_the_template_changes_nothing_and_its_settings_are_understood(tmp_path: 
         "**/.env.example = ro",
         "**/.env* = hide",
         "*.pem = hide",
+        "** = ask, ignored",
         "vendor/** = ro",
     ]
 

@@ -54,7 +54,7 @@ def compare(top: bytes, files: dict[bytes, bytes]) -> None:
     for name, text in files.items():
         Path(os.fsdecode(os.path.join(top, name))).write_bytes(text)
     paths = entries(top)
-    rules = IgnoreRules(files.get, files.get(b".git/info/exclude", b""))
+    rules = IgnoreRules(files.get, [(b"exclude", files.get(b".git/info/exclude", b""))])
     ours = {path for path, is_dir in paths.items() if rules.ignored(path, is_dir)}
     assert ours == ignored_by_git(top, list(paths))
 
