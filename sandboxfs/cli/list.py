@@ -251,7 +251,8 @@ def show_rules(rules: Sequence[ShownRule]) -> None:
 
 def _rule_mode(rule: ShownRule) -> str:
     execute = [] if rule.execute is None else [f"execute {rule.execute}"]
-    return ", ".join([rule.mode, *([f"hold {'+'.join(rule.hold)}"] if rule.hold else []), *execute])
+    ignored = ["ignored"] if rule.ignored else []
+    return ", ".join([rule.mode, *ignored, *([f"hold {'+'.join(rule.hold)}"] if rule.hold else []), *execute])
 
 
 def _pattern(pattern: str) -> str:

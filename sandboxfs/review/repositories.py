@@ -87,7 +87,7 @@ class TrackedPaths:
         """The content of `info/exclude` of the repository at the workspace's top."""
         try:
             with self._git_directory(b"") as found, _common(found) as common:
-                self._consult(common.own_path() + b"/info/exclude")
+                self._consult(_place(common) + b"/info/exclude")
                 with common.child(b"info") as info:
                     return _read(info, b"exclude") or b""
         except OSError:
@@ -129,7 +129,7 @@ class TrackedPaths:
     def _index(self, top: bytes) -> GitIndex | None:
         try:
             with self._git_directory(top) as found:
-                self._consult(found.own_path() + b"/index")
+                self._consult(_place(found) + b"/index")
                 data = _read(found, b"index")
             # A repository without any added file has no index.
             return GitIndex() if data is None else parse_index(data)
@@ -148,6 +148,11 @@ class TrackedPaths:
         if found is not None and stat.S_ISLNK(found.st_mode):
             return HostDir.at(place / ".git")
         return workspace.directory(top).child(_GIT)
+
+
+def _place(directory: HostDir) -> bytes:
+    """Return the path of an open directory that is good after the directory was closed."""
+    return os.readlink(directory.own_path())  # noqa: PTH115 - in bytes
 
 
 def _common(git_directory: HostDir) -> HostDir:
