@@ -17,7 +17,7 @@ import shlex
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -364,7 +364,13 @@ async def _watch_mounts(session: Session, record: SandboxRecord) -> None:
     overlay = session.overlay
     # Mounts from before the watch began, or from a pause between two attempts, are news as well.
     overlay.suspect_all()
-    await watch_mounts(record.workspace, record.mountpoint, overlay.seal_foreign, overlay.suspect_all)
+
+    def seal(mounted: Iterable[Path]) -> None:
+        places = list(mounted)
+        overlay.seal_foreign(places)
+        session.policy_control.seal(places)
+
+    await watch_mounts(record.workspace, record.mountpoint, seal, overlay.suspect_all)
 
 
 def _begin(session: Session, ready: Callable[[], None]) -> None:

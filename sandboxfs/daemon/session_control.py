@@ -17,7 +17,7 @@ anew as by another policy.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ from sandboxfs.policy.model import Access, Execute, Mode, Policy, Rule, RuleSour
 from sandboxfs.policy.sources import parse_mode, rule_for_path
 from sandboxfs.state.session_rules import begin_session_rules, write_session_rules
 from sandboxfs.upper.edits import EditOutcome, Operation, operation_from_json, outcome_to_json
+from sandboxfs.upper.sandbox_layers import masked_paths
 
 if TYPE_CHECKING:
     from sandboxfs.review.host_ignores import HostIgnores
@@ -100,6 +101,11 @@ class PolicyControl:
     def ignored(self, path: bytes, is_dir: bool) -> bool:
         """Tell whether git ignores a path, where a rule is about that."""
         return self._ignores is not None and self._ignores.ignored(path, is_dir)
+
+    def seal(self, paths: Iterable[Path]) -> None:
+        """Do not look for ignore files at *paths*, where other sandboxes are mounted: they may look back."""
+        if self._ignores is not None:
+            self._ignores.mask(masked_paths(self._workspace, paths))
 
     async def follow_ignores(self) -> None:
         """Decide anew whenever the host changes what git ignores, where any rule is about that."""

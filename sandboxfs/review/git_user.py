@@ -19,7 +19,7 @@ def user_setting(name: str, environment: Mapping[str, str] | None = None) -> str
     environment = os.environ if environment is None else environment
     value = None
     for path in _files(environment):
-        for key, text in _settings(path, environment, 0):
+        for key, text in _settings(path, environment):
             if key == name.lower():
                 value = text
     return value
@@ -67,15 +67,23 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _settings(path: Path, environment: Mapping[str, str], depth: int) -> Iterator[tuple[str, str]]:
+def _settings(path: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """The settings in the file at *path* and in what it includes, in order; up to the first mistake."""
+    waiting = [(path, _parsed(path))]
+    while waiting:
+        here, settings = waiting[-1]
+        found = next(settings, None)
+        if found is None:
+            waiting.pop()
+            continue
+        yield found
+        included = _expanded(found[1], environment) if found[0] == "include.path" else None
+        if included is not None and len(waiting) < _DEEPEST:
+            waiting.append((here.parent / included, _parsed(here.parent / included)))
+
+
+def _parsed(path: Path) -> Iterator[tuple[str, str]]:
     # Imported here: most verbs ask for no setting.
     from sandboxfs.review.git_files import parse_settings
 
-    content = _content(path) if depth < _DEEPEST else None
-    for key, value in parse_settings((content or b"").decode(errors="surrogateescape")):
-        yield key, value
-        if key == "include.path":
-            included = _expanded(value, environment)
-            if included is not None:
-                yield from _settings(path.parent / included, environment, depth + 1)
+    return parse_settings((_content(path) or b"").decode(errors="surrogateescape"))

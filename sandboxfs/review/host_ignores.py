@@ -48,13 +48,26 @@ class HostIgnores:
         """*lasting*: the host may rename directories between two questions."""
         self._workspace = workspace
         self._lasting = lasting
+        self._masked = frozenset(masked)
         self._root = root
         self._stamps: dict[bytes, _Stamp | None] = {}
         self._excludes = excludes
         self._excluded = excludes()
-        self.tracked = TrackedPaths(workspace, masked, root, self._consult)
+        self._stale = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.tracked = TrackedPaths(self._workspace, self._masked, self._root, self._consult)
         everywhere = [(USER_FILE, self._excluded), (b".git/info/exclude", self.tracked.exclude())]
         self.rules = IgnoreRules(self._read, everywhere)
+
+    def mask(self, paths: Collection[bytes]) -> None:
+        """Look at nothing at *paths* from now on, either: something is mounted there."""
+        if not self._masked.issuperset(paths):
+            self._masked |= frozenset(paths)
+            self._stale = True
+            self._workspace.let_go()
+            self._begin()
 
     def match(self, path: bytes, is_dir: bool) -> IgnoreMatch | None:
         """Return what makes git ignore *path*, which need not exist; None where it does not."""
@@ -84,7 +97,7 @@ class HostIgnores:
 
     def outdated(self) -> bool:
         """Tell whether any file has changed on which an answer depends. May be called in another thread."""
-        if len(self._stamps) > _MOST or self._excludes() != self._excluded:
+        if self._stale or len(self._stamps) > _MOST or self._excludes() != self._excluded:
             return True
         return any(_stamp(path) != stamp for path, stamp in list(self._stamps.items()))
 

@@ -154,6 +154,15 @@ def test_what_is_masked_is_not_looked_at(repository: Path, ignores: HostIgnores)
     assert ignores.ignored(b"masked/a.pem", False)
 
 
+def test_what_is_mounted_meanwhile_is_not_looked_at_either(repository: Path, ignores: HostIgnores) -> None:
+    write(repository, b"sub/.gitignore", b"*.log\n")
+    assert ignores.ignored(b"sub/a.log", False)
+    ignores.mask([b"sub"])
+    assert ignores.outdated()
+    assert not ignores.ignored(b"sub/a.log", False)
+    assert ignores.ignored(b"sub/a.pem", False)
+
+
 def test_no_link_is_followed(repository: Path, tmp_path: Path, ignores: HostIgnores) -> None:
     write(tmp_path, b"elsewhere/.gitignore", b"*\n")
     (repository / "link").symlink_to(tmp_path / "elsewhere")
