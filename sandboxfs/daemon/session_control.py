@@ -44,7 +44,6 @@ from sandboxfs.policy.model import Access, Execute, Mode, Policy, Rule, RuleSour
 from sandboxfs.policy.sources import parse_mode, rule_for_path
 from sandboxfs.state.session_rules import begin_session_rules, write_session_rules
 from sandboxfs.upper.edits import EditOutcome, Operation, operation_from_json, outcome_to_json
-from sandboxfs.upper.sandbox_layers import masked_paths
 
 if TYPE_CHECKING:
     from sandboxfs.review.host_ignores import HostIgnores
@@ -105,6 +104,9 @@ class PolicyControl:
     def seal(self, paths: Iterable[Path]) -> None:
         """Do not look for ignore files at *paths*, where other sandboxes are mounted: they may look back."""
         if self._ignores is not None:
+            # Imported here: few policies are about what git ignores.
+            from sandboxfs.upper.sandbox_layers import masked_paths
+
             self._ignores.mask(masked_paths(self._workspace, paths))
 
     async def follow_ignores(self) -> None:

@@ -134,6 +134,7 @@ def kept(*grants: ShownGrant) -> str:
         (grant("glob", ".env*"), {"pattern": ".env*"}),
         (grant("content", "0" * 64, access="execute"), {"content": "0" * 64, "access": "execute"}),
         (grant(decision="deny"), {"path": ".env", "decision": "deny"}),
+        (grant(rule=AskingRule("**", "ask", "c:1", "user", ignored=True)), {"rule": "**", "ignored": True}),
         (grant(who="program"), {"path": ".env", "program": "/usr/bin/cat"}),
         (
             grant(rule=AskingRule("a", "ask", "--ask", "command line")),
