@@ -73,6 +73,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
+# The marks that a test has by the folder that it stands in.
+MARKS = {"mount": ("mount",), "security": ("mount", "security"), "workloads": ("mount", "workload")}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        for mark in MARKS.get(item.path.relative_to(here).parts[0], ()):
+            item.add_marker(mark)
+
+
 def pytest_report_header() -> list[str]:
     return conditions.report()
 

@@ -10,7 +10,7 @@ from tests.golden.live import WORKSPACE
 from tests.golden.replaying import run
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.any_user]
 
 FILES = [file for file in sorted(HERE.glob("v*/live/*")) if not file.name.startswith("control")]
 

@@ -15,8 +15,6 @@ from tests.support.access_lists import ACCESS, DEFAULT, access_list
 from tests.support.syscalls import statx_mode
 from tests.support.tree import File
 
-pytestmark = pytest.mark.mount
-
 SOMEBODY = 65534
 LISTS = {
     "none": None,

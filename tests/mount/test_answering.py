@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
+import pytest
+
 from tests.mount.conftest import Mount
 from tests.support.asked import PATIENCE, output, soon, started
 from tests.support.dialogue import CTRL_D, Dialogue
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.tree import Tree
+
+pytestmark = pytest.mark.any_user
 
 TREE: Tree = {
     ".env": "SECRET=1\n\x1b[2Jhidden \u202edesrever\n",

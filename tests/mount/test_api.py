@@ -11,8 +11,6 @@ from sandboxfs import CommitConflict, Sandbox, SandboxError, TimedOut, UsageErro
 from tests.support import runs
 from tests.support.tree import assert_same_tree, build, capture
 
-pytestmark = pytest.mark.mount
-
 
 class Watched:
     """Looks, while its block runs, for processes with a word in their command line."""

@@ -29,7 +29,7 @@ from tests.support import runs
 from tests.support.asked import soon
 from tests.support.tree import Tree, build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 RULES = ["**/.env*=ask"]
 

@@ -19,7 +19,7 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import mountpoints
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 PATIENCE = 60.0
 EMBEDDER = """

@@ -13,7 +13,7 @@ from tests.support import runs
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 FOREVER = "trap '' TERM HUP INT; echo begun; while :; do sleep 1; done"
 

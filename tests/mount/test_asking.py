@@ -15,6 +15,8 @@ from tests.support.asked import following, output, python, soon, started
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.tree import File, Tree
 
+pytestmark = pytest.mark.any_user
+
 TREE: Tree = {
     ".env": "SECRET=1",
     ".env.local": "SECRET=2",

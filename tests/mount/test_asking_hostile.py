@@ -13,7 +13,7 @@ from tests.support.asked import following, output, python, soon, started
 from tests.support.mount_driver import MountDriver
 from tests.support.tree import Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 DIRECTORIES = 300
 TREE: Tree = {"plain": "plain", "mine/.env": "SECRET", **{f"d{n}/.env": "SECRET" for n in range(DIRECTORIES)}}

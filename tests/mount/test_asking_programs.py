@@ -12,7 +12,7 @@ from tests.mount.conftest import Mount
 from tests.support.asked import following, output, python, soon, started
 from tests.support.tree import Tree
 
-pytestmark = pytest.mark.workload
+pytestmark = [pytest.mark.workload, pytest.mark.any_user]
 
 TREE: Tree = {
     "Makefile": "all: a b c d\na b c d:\n\tcp secrets/$@ $@\n",

@@ -13,7 +13,7 @@ from sandboxfs.api import PIPE
 from tests.support import runs
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 FOREVER = "trap '' TERM HUP INT; echo begun > begun; exec sleep 98762"
 

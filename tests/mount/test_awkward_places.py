@@ -17,8 +17,6 @@ from tests.support.mounted import eventually, run, serving
 from tests.support.placed import PlacedMount, small_filesystem
 from tests.support.tree import Symlink, Tree, assert_same_tree, build, capture
 
-pytestmark = pytest.mark.mount
-
 
 class Place(Protocol):
     def __call__(

@@ -3,15 +3,11 @@
 import os
 import shutil
 
-import pytest
-
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.upper.baseline import Baseline
 from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver
 from tests.support.placed import kill_daemon
-
-pytestmark = pytest.mark.mount
 
 
 def contents(sandbox: MountDriver) -> dict[bytes, bytes | None]:

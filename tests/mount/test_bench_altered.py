@@ -12,7 +12,7 @@ from scripts.benches.whole import bench_environment
 from tests.support.mounts import mountpoints
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 
 def altered(place: Path, text: str) -> Sandboxfs:

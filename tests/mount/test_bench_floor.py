@@ -13,7 +13,7 @@ from scripts.benches.whole import bench_environment
 from tests.support.mounts import mountpoints
 from tests.support.tree import Symlink, Tree, build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TREE: Tree = {
     "file": "text\n",

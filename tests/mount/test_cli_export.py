@@ -12,7 +12,7 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import detach_mount, mountpoints
 from tests.support.tree import assert_same_tree, build, capture
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 
 @pytest.fixture

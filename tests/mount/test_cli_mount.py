@@ -22,8 +22,6 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import detach_mount, mountpoints, new_mounts
 from tests.support.tree import capture
 
-pytestmark = pytest.mark.mount
-
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:

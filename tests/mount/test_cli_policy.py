@@ -18,7 +18,7 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import detach_mount, mountpoints, new_mounts
 from tests.support.tree import capture
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.mounted import Area, companion, eventually, run, says, tell
 from tests.support.tree import HardLink, Tree
 
-pytestmark = pytest.mark.mount
-
 MakeArea = Callable[[Tree], Area]
 
 PAGE = mmap.PAGESIZE

@@ -15,7 +15,7 @@ from tests.support.dialogue import Dialogue
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.tree import File, HardLink, Snapshot, Tree, capture
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 LINES = [f"line {number}\n" for number in range(40)]
 TREE: Tree = {

@@ -15,7 +15,7 @@ from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.tree import Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 COUNT = 60
 # From before the first step to after the last, on machines of any speed.

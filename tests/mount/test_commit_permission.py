@@ -13,8 +13,6 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounted import run
 from tests.support.placed import small_filesystem
 
-pytestmark = pytest.mark.mount
-
 DROP = """
 import ctypes, os, sys
 from sandboxfs.commit.transaction import obstacle

@@ -12,8 +12,6 @@ from sandboxfs.fuse.protocol import stores_well
 from tests.mount.conftest import Mount
 from tests.support.mounted import companion, eventually, run, says, tell
 
-pytestmark = pytest.mark.mount
-
 # Seconds after which who waits for a daemon that was stopped is let go on.
 HUNG = 20.0
 

@@ -22,8 +22,6 @@ from tests.support.mounts import detach_mount
 from tests.support.placed import kill_daemon, wait_for_end
 from tests.support.tree import Symlink, Tree, build
 
-pytestmark = pytest.mark.mount
-
 # Far longer than anything here takes: whatever does not end by then hangs.
 QUICKLY = 60.0
 SIZE = 600_000

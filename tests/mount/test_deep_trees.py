@@ -10,7 +10,7 @@ from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.mounted import python
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 # Argument: levels, and the length of each name. Only by steps: no path that is so long can be named.
 NEST = """

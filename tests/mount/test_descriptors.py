@@ -16,8 +16,6 @@ from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.mounted import companion, eventually, says, tell
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
-
 FILES = 600
 LIMIT = 400
 

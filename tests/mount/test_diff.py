@@ -17,7 +17,7 @@ from tests.support.mounts import detach_mount
 from tests.support.reviewed import apply_patch, as_git_sees, host_states
 from tests.support.tree import File, HardLink, Symlink, Tree, build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TREE: Tree = {
     "src/main.py": "def main():\n    return 1\n",

@@ -11,7 +11,7 @@ from tests.mount.conftest import Mount
 from tests.support import aio
 from tests.support.mounted import companion, says
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 SIZE = 655360
 ROUNDS = 150

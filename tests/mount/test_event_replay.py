@@ -16,7 +16,7 @@ from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver
 from tests.support.tree import Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TREE: Tree = {"dir/file": "text", "dir/other": "", "dir/sub/": "", "dir/long\nname": ""}
 # A busy machine is forgiven.

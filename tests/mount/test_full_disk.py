@@ -17,8 +17,6 @@ from tests.support.mounted import serving
 from tests.support.placed import PlacedMount, small_filesystem
 from tests.support.tree import Snapshot, Symlink, Tree, assert_same_tree, build, capture
 
-pytestmark = pytest.mark.mount
-
 MEGABYTE = 1 << 20
 SIZE = 8 * MEGABYTE
 INODES = 150

@@ -17,7 +17,7 @@ from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.placed import kill_daemon
 from tests.support.tree import Tree, build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TREE: Tree = {"kept/a": "1\n", "kept/b": "1\n", "free": "1\n"}
 HOLD = ("--rule", "kept=hold")

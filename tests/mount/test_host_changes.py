@@ -18,7 +18,7 @@ from tests.support.host_edits import overwrite, replace
 from tests.support.mounted import PATIENCE, Area, companion, eventually, says
 from tests.support.tree import LONG_AGO, Symlink, Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 MakeArea = Callable[[Tree], Area]
 

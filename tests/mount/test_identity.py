@@ -8,14 +8,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver
 from tests.support.mounted import Area, run
 from tests.support.tree import LONG_AGO, Fifo, HardLink, Sock, Symlink, Tree
-
-pytestmark = pytest.mark.mount
 
 MakeArea = Callable[[Tree], Area]
 

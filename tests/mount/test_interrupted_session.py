@@ -12,7 +12,7 @@ from tests.support import runs
 from tests.support.asked import soon
 from tests.support.mounts import mountpoints
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 PROJECT = Path(__file__).parents[2]
 # One test of a mount that is shared, and one of a mount of its own; both wait until they are interrupted.

@@ -18,6 +18,8 @@ from tests.support.dialogue import Dialogue
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.tree import Tree
 
+pytestmark = pytest.mark.any_user
+
 TREE: Tree = {".env": "SECRET=1\n", ".env.local": "SECRET=2\n", "deny.env": "3\n", "src/a": "a\n"}
 RULE = '# mine\n[[rule]]\npath = ".env*"\nmode = "ask"\n'
 

@@ -12,7 +12,7 @@ from tests.support.dirstream import DirStream
 from tests.support.mounted import Area
 from tests.support.tree import Fifo, HardLink, Sock, Symlink, Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 MakeArea = Callable[[Tree], Area]
 

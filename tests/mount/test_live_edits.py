@@ -33,7 +33,7 @@ from tests.support.mounted import PATIENCE, PROJECT, companion, eventually, run,
 from tests.support.placed import kill_daemon
 from tests.support.tree import HardLink, Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 DONE = EditOutcome(done=True)
 TREE: Tree = {

@@ -19,8 +19,6 @@ from tests.support import conditions
 from tests.support.mounts import detach_mount, mountpoints
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
-
 NOBODY = 65534
 # An ordinary user, who may open /dev/fuse whatever its mode is on this machine.
 AS_NOBODY = f"""mount --bind "$1" /dev/fuse; shift

@@ -13,7 +13,7 @@ import pytest
 from tests.support.mounted import Area, companion, run, says, tell
 from tests.support.tree import File, Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 PAGE = mmap.PAGESIZE
 OLD = b"o" * (3 * PAGE)

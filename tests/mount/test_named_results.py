@@ -10,7 +10,7 @@ import pytest
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 # One sandbox from the beginning to the end; `@change` has a program change the view.
 SESSION = (

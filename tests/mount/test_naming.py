@@ -10,7 +10,7 @@ from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.tree import Symlink, Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TREE: Tree = {
     "real/f": "1\n",

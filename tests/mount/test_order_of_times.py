@@ -6,7 +6,7 @@ import pytest
 
 from tests.mount.conftest import Mount
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 
 def test_what_is_written_after_a_touch_is_not_older(mount: Mount) -> None:

@@ -17,8 +17,6 @@ from tests.support.mount_driver import MountDriver
 from tests.support.mounted import run
 from tests.support.tree import Directory, Fifo, File, Symlink, Tree, assert_same_tree, capture
 
-pytestmark = pytest.mark.mount
-
 NOT_COMPARED = frozenset({"uid", "gid", "ctime_ns", "nlink"})
 
 LOWER: Tree = {

@@ -11,7 +11,7 @@ from tests.support.dialogue import CTRL_C, Dialogue
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 from tests.support.tree import Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 LINES = [f"line {number}\n" for number in range(40)]
 TREE: Tree = {"text": "".join(LINES), "gone/a": "a\n", "gone/b": "b\n", "plain": "plain\n"}

@@ -11,7 +11,7 @@ import pytest
 from tests.support import runs
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 PAGE = Path(__file__).parents[2] / "docs/python.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)

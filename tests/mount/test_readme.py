@@ -16,7 +16,7 @@ from tests.support.dialogue import Dialogue
 from tests.support.mounts import detach_mount, mountpoints
 from tests.support.tree import File, Tree, build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 README = Path(__file__).parents[2] / "README.md"
 _PROMPT = ">@@ "

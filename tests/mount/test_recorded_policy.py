@@ -13,7 +13,7 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import detach_mount
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 RULES = ["--rule", "secret=hide", "--allow", "docs:ro", "--symlinks", "deny"]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.mount.conftest import Mount
 from tests.support.mount_driver import MountDriver, run_sandboxfs
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 WHOLE = "a repository is taken back as a whole or not at all"
 IDENTITY = ("-c", "user.name=N", "-c", "user.email=n@example.org")

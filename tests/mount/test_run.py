@@ -20,8 +20,6 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.terminal import Terminal
 from tests.support.tree import Symlink, Tree, assert_same_tree, build, capture
 
-pytestmark = pytest.mark.mount
-
 # Of this process's tests alone: others may run beside it.
 MARK = f"sleep 31415{os.getpid()}.5"
 SLEEPERS = f"{MARK} & (setsid {MARK} &); echo ready; exec {MARK}"

@@ -13,7 +13,7 @@ from tests.support import runs
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import Tree, build, capture
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 MARK = "no program of these tests has a mark"
 PROJECT: Tree = {

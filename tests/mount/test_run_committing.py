@@ -12,7 +12,7 @@ from tests.support import runs
 from tests.support.terminal import Terminal
 from tests.support.tree import Tree, build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TREE: Tree = {"file": "text\n"}
 ALIAS = "echo 'alias ls=evil' >> ~/.bashrc; echo more >> file"

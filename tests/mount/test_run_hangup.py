@@ -11,7 +11,7 @@ from tests.support import runs
 from tests.support.terminal import Terminal
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 # Of this process's tests alone: others may run beside it.
 MARK = f"sleep 16180{os.getpid()}.5"

@@ -13,7 +13,7 @@ import sandboxfs
 from tests.support import runs
 from tests.support.tree import File, build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TRIED = "the program tried to use the network, which is off\nhint: sandboxfs run --network"
 # Addresses that nobody has.

@@ -11,8 +11,6 @@ from tests.support import conditions, runs
 from tests.support.terminal import Terminal
 from tests.support.tree import Tree, build
 
-pytestmark = pytest.mark.mount
-
 COMMIT = "git add . && git commit -q -m message && git log --format='%an <%ae>'"
 UNKNOWN = "git config --get user.name; git config --get user.email"
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support import runs
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 
 @pytest.mark.parametrize(

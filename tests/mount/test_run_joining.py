@@ -11,8 +11,6 @@ from tests.support import runs
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import Tree, assert_same_tree, build, capture
 
-pytestmark = pytest.mark.mount
-
 MARK = "no program of these tests has a mark"
 PLACES: Tree = {
     "workspace/file": "text\n",

@@ -6,12 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.support import runs
 from tests.support.tree import build
-
-pytestmark = pytest.mark.mount
 
 # Of this process's tests alone: others may run beside it.
 MARK = f"sleep 14142{os.getpid()}.5"

@@ -15,7 +15,7 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.terminal import Terminal
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 # Of this process's tests alone: others may run beside it.
 MARK = f"sleep 27182{os.getpid()}.5"

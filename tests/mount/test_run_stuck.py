@@ -11,7 +11,7 @@ import pytest
 from tests.support import runs
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TRACED = "import ctypes, os, signal, time; ctypes.CDLL(None).ptrace(0, 0, 0, 0); "
 MARK = "31.4159"

@@ -12,7 +12,7 @@ from tests.support import conditions, runs
 from tests.support.tmux import PROMPT, Tmux
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 # Of this process's tests alone: others may run beside it.
 SLEEP = ("sleep", f"5{os.getpid()}")

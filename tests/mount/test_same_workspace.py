@@ -13,8 +13,6 @@ from tests.support.mount_driver import run_sandboxfs
 from tests.support.mounts import detach_mount
 from tests.support.tree import build
 
-pytestmark = pytest.mark.mount
-
 
 class Desk:
     """A state directory, a workspace and two places to mount at."""

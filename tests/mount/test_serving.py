@@ -17,7 +17,7 @@ from tests.support.mounted import PATIENCE, companion, says
 from tests.unit.daemon.test_control_peers import crowd
 from tests.unit.daemon.test_control_server import line
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 HAMMER = """
 import os, sys

@@ -13,8 +13,6 @@ from tests.support.mounted import companion, python, says
 from tests.support.syscalls import statx_mode
 from tests.support.tree import File
 
-pytestmark = pytest.mark.mount
-
 # The work is done by somebody without privileges, who owns the file.
 UNPRIVILEGED = """
 import os, sys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 TRACE = Path(__file__).parents[2] / "scripts" / "trace"
 

@@ -16,8 +16,6 @@ from tests.support.claims import fails_with
 from tests.support.mounted import Area, companion, says, tell
 from tests.support.tree import Tree
 
-pytestmark = pytest.mark.mount
-
 TREE: Tree = {"file": "lower text\n"}
 MakeArea = Callable[[Tree], Area]
 

@@ -10,8 +10,6 @@ import pytest
 from tests.mount.conftest import Mount
 from tests.support.tree import Symlink, Tree
 
-pytestmark = pytest.mark.mount
-
 SOMEBODY = 65534
 TREE: Tree = {"file": "", "dir/": "", "link": Symlink("file")}
 # Names with what the listing says of them, and what looking at them says.

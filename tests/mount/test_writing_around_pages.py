@@ -13,7 +13,7 @@ from tests.mount.conftest import Mount
 from tests.support.mounted import Area, companion, says, tell
 from tests.support.tree import Tree
 
-pytestmark = pytest.mark.mount
+pytestmark = pytest.mark.any_user
 
 MakeArea = Callable[[Tree], Area]
 PAGE = mmap.PAGESIZE

@@ -14,8 +14,6 @@ from tests.support.guarded import GuardedMount
 from tests.support.mounted import python, run
 from tests.support.syscalls import RENAME_EXCHANGE, renameat2
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 
 @pytest.fixture
 def mount(guarded: Guarded) -> GuardedMount:

@@ -15,8 +15,6 @@ from tests.support import runs
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import Tree, assert_same_tree, build, capture
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 PLACES: Tree = {
     "w/app/config/secret": "the secret\n",
     "w/app/config/fixed": "fixed\n",

@@ -22,8 +22,6 @@ from tests.support.mounted import eventually, package_found
 from tests.support.terminal import Terminal
 from tests.support.tree import File, Snapshot, Symlink, assert_same_tree, build, capture
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 SCRIPT = Path(__file__).parent / "inside" / "attacks.py"
 ATTACKS = [
     line.removeprefix("def ").partition("(")[0]

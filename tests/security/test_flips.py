@@ -22,7 +22,7 @@ from tests.security.conftest import Guarded
 from tests.support.guarded import GuardedMount
 from tests.support.mounted import run
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
+pytestmark = pytest.mark.any_user
 
 FLIPS = 1000
 WORKERS = 4

@@ -15,8 +15,6 @@ from tests.support.guarded import GuardedMount
 from tests.support.mounted import run
 from tests.support.syscalls import RENAME_EXCHANGE, renameat2
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 IDENTITY = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
 
 

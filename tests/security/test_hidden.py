@@ -13,8 +13,6 @@ from tests.support.guarded import MakeArea, SharedGuardedMount
 from tests.support.mounted import run
 from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, renameat2
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 
 def test_no_listing_tells_a_hidden_name(area: MakeArea) -> None:
     made = area({"hidden": "h", "hidden-dir/x": "x", "seen": "s", "dir/hidden": "h", "dir/seen": "s"})

@@ -12,8 +12,6 @@ from tests.support.guarded import GuardedMount
 from tests.support.mounted import serving
 from tests.support.tree import Tree, build
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 TREE: Tree = {
     ".gitignore": "*.pem\n/node_modules/\n/only-here/*.txt\n",
     "key.pem": "SECRET\n",

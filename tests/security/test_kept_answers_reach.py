@@ -8,8 +8,6 @@ import pytest
 from tests.support import runs
 from tests.support.tree import Tree, assert_same_tree, build, capture
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 CONFIG = '[[rule]]\npath = ".env"\nmode = "ask"\n'
 GRANT = """
 [[grant]]

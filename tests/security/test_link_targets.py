@@ -6,14 +6,10 @@ import os
 import random
 from pathlib import Path
 
-import pytest
-
 from tests.security.conftest import Guarded
 from tests.support.claims import fails_with
 from tests.support.mount_driver import MountDriver
 from tests.support.tree import Symlink, Tree
-
-pytestmark = [pytest.mark.mount, pytest.mark.security]
 
 DENIALS = {errno.EXDEV: errno.EACCES}
 HARMLESS = (

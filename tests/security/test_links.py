@@ -16,8 +16,6 @@ from tests.support.guarded import MakeArea
 from tests.support.mounted import PATIENCE, run
 from tests.support.tree import HardLink, Symlink, Tree
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 # Links to the directory that they are in, as Debian has one.
 SHORTCUTS = ["/usr/bin/X11"]
 REFUSALS = {"hidden": errno.ENOENT, "denied": errno.EACCES, "fixed": errno.EROFS}

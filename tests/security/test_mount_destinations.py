@@ -15,8 +15,6 @@ import pytest
 from tests.support import runs
 from tests.support.tree import Snapshot, Tree, assert_same_tree, build, capture
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 PLACES: Tree = {
     "projects/app/file": "text\n",
     "projects/app/src/deep/leaf": "leaf\n",

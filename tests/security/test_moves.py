@@ -12,8 +12,6 @@ from tests.support.guarded import MakeArea
 from tests.support.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from tests.support.tree import Tree
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 
 def exchange(one: Path, other: Path) -> None:
     renameat2(os.fsencode(one), os.fsencode(other), RENAME_EXCHANGE)

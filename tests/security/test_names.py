@@ -11,8 +11,6 @@ from tests.support.claims import fails_with
 from tests.support.guarded import MakeArea
 from tests.support.tree import Tree
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 TREE: Tree = {"hidden": "h\n", "denied": "d\n", "fixed": "f\n", "free/x": "x\n", "hidden-dir/x": "x\n"}
 
 SPELLINGS = ["./{}", "free/../{}", "free/./../{}", "free//..//{}", "free/../free/../{}", ".//./{}"]

@@ -14,8 +14,6 @@ from tests.support.guarded import MakeArea
 from tests.support.syscalls import RENAME_EXCHANGE, renameat2
 from tests.support.tree import File, Symlink
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 SCRIPT = "#!/bin/sh\necho it ran\n"
 
 

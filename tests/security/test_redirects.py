@@ -20,8 +20,6 @@ from tests.support.mounted import package_found
 from tests.support.mounts import detach_mount
 from tests.support.tree import Tree, build
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 TREE: Tree = {
     "vault/secret": "secret\n",
     "vault/deep/secret": "secret\n",

@@ -21,8 +21,6 @@ from tests.support.guarded import GuardedMount
 from tests.support.mounted import companion, run, says, tell
 from tests.support.tree import File
 
-pytestmark = [pytest.mark.mount, pytest.mark.security]
-
 PAGE = mmap.PAGESIZE
 CONTENT = b"secret".ljust(2 * PAGE, b".")
 

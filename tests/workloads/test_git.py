@@ -12,8 +12,6 @@ from tests.support.mounted import run
 from tests.support.tree import Tree
 from tests.workloads.conftest import Mount
 
-pytestmark = [pytest.mark.mount, pytest.mark.workload]
-
 FILES: Tree = {
     **{f"src/module{number}.py": f"value = {number}\n" * 20 for number in range(60)},
     **{f"docs/{number}/page.md": f"# Page {number}\n" for number in range(20)},

@@ -10,8 +10,6 @@ from tests.support import conditions, runs
 from tests.support.tree import Tree, assert_same_tree, build, capture
 from tests.workloads.test_pip import PROJECT as PYTHON_PROJECT
 
-pytestmark = [pytest.mark.mount, pytest.mark.workload]
-
 C_PROJECT: Tree = {
     "Makefile": "OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c))\nprogram: $(OBJECTS)\n\t$(CC) -o $@ $^\n",
     "main.c": "int part0(void), part7(void);\nint main(void) { return part0() + part7() - 7; }\n",

@@ -2,14 +2,10 @@
 
 import os
 
-import pytest
-
 from tests.support import conditions
 from tests.support.mounted import run
 from tests.support.tree import Tree
 from tests.workloads.conftest import Mount
-
-pytestmark = [pytest.mark.mount, pytest.mark.workload]
 
 UNITS = 50
 

@@ -11,8 +11,6 @@ from tests.support.mounted import run
 from tests.support.tree import Node, Tree
 from tests.workloads.conftest import Mount
 
-pytestmark = [pytest.mark.mount, pytest.mark.workload]
-
 
 def package(name: str, needs: dict[str, str], code: str, **more: object) -> dict[str | bytes, Node]:
     described = {"name": name, "version": "1.0.0", "main": "index.js", "dependencies": needs, **more}

@@ -3,13 +3,9 @@
 import os
 import sys
 
-import pytest
-
 from tests.support.mounted import run
 from tests.support.tree import Tree
 from tests.workloads.conftest import Mount
-
-pytestmark = [pytest.mark.mount, pytest.mark.workload]
 
 # Builds a wheel with nothing but the standard library, so that no build tool has to be fetched.
 BACKEND = """

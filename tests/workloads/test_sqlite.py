@@ -10,8 +10,6 @@ from tests.support.mounted import companion, run, says, tell
 from tests.support.placed import kill_daemon
 from tests.workloads.conftest import Mount
 
-pytestmark = [pytest.mark.mount, pytest.mark.workload]
-
 ROWS = 150
 
 WRITE_ROWS = """

@@ -17,8 +17,6 @@ from tests.support.mounted import run
 from tests.support.tree import LONG_AGO, Fifo, File, HardLink, Symlink, Tree, assert_same_tree, build, capture
 from tests.workloads.conftest import Mount
 
-pytestmark = [pytest.mark.mount, pytest.mark.workload]
-
 TREE: Tree = {
     **{f"src/package{number % 5}/module{number}.py": f"value = {number}\n" * 30 for number in range(60)},
     "src/script": File("#!/bin/sh\necho ran\n", mode=0o755),
