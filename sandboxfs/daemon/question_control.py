@@ -1,10 +1,11 @@
 """Question control: questions and grants over the control socket, and the clock that ends them.
 
-A connection that follows counts as somebody who can be asked for as long as it lasts. What a follower has not
-taken is kept for a while; a follower that takes nothing is let go, and is nobody any more.
+A connection that follows counts as somebody who can be asked for as long as it lasts. A follower that takes
+nothing is let go by the server, and is nobody any more.
 """
 
 import json
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -44,9 +45,11 @@ from sandboxfs.policy.grants import (
 from sandboxfs.state.audit_record import process_of
 from sandboxfs.state.kept_grants import GrantFile
 
+log = logging.getLogger(__name__)
+
 MOST_FOLLOWERS = 8
-# Events that wait for a follower.
-_EVENTS = 256
+# Programs whose arguments are kept.
+_PROGRAMS = 256
 _LONGEST_REASON = 1000
 # Seconds between two looks at the clock, and for finding out how a program was called.
 _TICK = 0.1
@@ -63,6 +66,41 @@ class _Told(NamedTuple):
     closed: ClosedQuestion | None
 
 
+class _Follower:
+    """What one follower has not been told yet: at most what waits, and the ends of what it was told of.
+
+    So a program that asks without end makes nobody fall behind: what is over before its turn is not told.
+    """
+
+    def __init__(self, began: list[PendingQuestion]) -> None:
+        """Have all told that comes after *began*."""
+        self.began = began
+        self._told = {question.number for question in began}
+        self._news: dict[int, _Told] = {}
+        self._wake = trio.Event()
+
+    def tell(self, told: _Told) -> None:
+        number = told.question.number
+        if told.closed is None or number in self._told:
+            self._news[number] = told
+            self._wake.set()
+        else:
+            self._news.pop(number, None)
+
+    async def next(self) -> _Told:
+        """Wait for what is to be told next."""
+        while not self._news:
+            self._wake = trio.Event()
+            await self._wake.wait()
+        number = next(iter(self._news))
+        told = self._news.pop(number)
+        if told.closed is None:
+            self._told.add(number)
+        else:
+            self._told.discard(number)
+        return told
+
+
 class QuestionControl:
     """The questions of one session, for persons."""
 
@@ -73,7 +111,7 @@ class QuestionControl:
         self._name = name
         # One edit of the file at a time.
         self._writing = trio.Lock()
-        self._channels: set[trio.MemorySendChannel[_Told]] = set()
+        self._followers: set[_Follower] = set()
         self._withdraw: Withdraw = lambda grants: []
         self._invalidate: Invalidate = lambda shown: None
         self._outdated: list[ShownInode] = []
@@ -111,9 +149,9 @@ class QuestionControl:
     def asks(self, request: Request, peer: Peer) -> object:
         if not request.flag("follow"):
             return self._list()
-        if len(self._channels) >= MOST_FOLLOWERS:
+        if len(self._followers) >= MOST_FOLLOWERS:
             raise SandboxBusy(f"{MOST_FOLLOWERS} connections follow the questions already")
-        return self._follow()
+        return self._follow(peer)
 
     async def reading(self, request: Request, peer: Peer) -> object:
         question = self._questions.find(_number(request, "id"))
@@ -213,30 +251,27 @@ class QuestionControl:
             "followers": self._questions.followers,
         }
 
-    async def _follow(self) -> AsyncIterator[object]:
-        send, receive = trio.open_memory_channel[_Told](_EVENTS)
-        self._channels.add(send)
+    async def _follow(self, peer: Peer) -> AsyncIterator[object]:
+        follower = _Follower(self._questions.asked())
+        self._followers.add(follower)
         self._questions.follow()
+        log.info("process %d follows the questions", peer.pid)
         try:
-            questions = [await self._described(one) for one in self._questions.asked()]
-            yield {"event": "begin", "questions": questions}
-            async for told in receive:
-                if told.closed is not None:
-                    yield over_as_json(told.closed)
-                elif told.question.number not in self._questions.over:
+            yield {"event": "begin", "questions": [await self._described(one) for one in follower.began]}
+            while True:
+                told = await follower.next()
+                if told.closed is None:
                     yield {"event": "question", "question": await self._described(told.question)}
+                else:
+                    yield over_as_json(told.closed)
         finally:
-            self._channels.discard(send)
+            self._followers.discard(follower)
             self._questions.unfollow()
+            log.info("process %d follows the questions no more", peer.pid)
 
     def _tell(self, question: PendingQuestion, closed: ClosedQuestion | None) -> None:
-        for channel in list(self._channels):
-            try:
-                channel.send_nowait(_Told(question, closed))
-            except trio.WouldBlock:
-                # The follower takes nothing: the end of its events ends the connection.
-                self._channels.discard(channel)
-                channel.close()
+        for follower in self._followers:
+            follower.tell(_Told(question, closed))
 
     def _rouse(self) -> None:
         self._wake.set()
@@ -275,12 +310,14 @@ class QuestionControl:
     async def _program(self, program: ProgramSeen) -> dict[str, object]:
         mark = ProcessMark(program.pid, program.started)
         if mark not in self._argv:
-            if len(self._argv) > _EVENTS:
+            if len(self._argv) > _PROGRAMS:
                 self._argv.clear()
-            self._argv[mark] = None
+            found = None
             with trio.move_on_after(_PATIENCE):
                 # The arguments of a process may lie in this mount, which this thread serves.
-                self._argv[mark] = await trio.to_thread.run_sync(arguments, mark, abandon_on_cancel=True)
+                found = await trio.to_thread.run_sync(arguments, mark, abandon_on_cancel=True)
+            # Not before: another follower is told of the same question meanwhile.
+            self._argv[mark] = found
         return {
             "pid": program.pid,
             "exe": program.exe,
