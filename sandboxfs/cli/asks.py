@@ -12,7 +12,6 @@ from sandboxfs.cli import output
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
 from sandboxfs.cli.question_prompt import QuestionPrompt, process
 from sandboxfs.cli.terminal import Terminal, TerminalEvents, caller_context, visible
-from sandboxfs.codec import document
 from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxBusy, UsageError
 from sandboxfs.service.grant_tables import tables_to_keep
 from sandboxfs.service.questions import (
@@ -22,6 +21,7 @@ from sandboxfs.service.questions import (
     WaitingQuestion,
     WaitingQuestions,
     answer_question,
+    event_line,
     follow,
     follow_questions,
     revoke_grants,
@@ -190,8 +190,7 @@ def _follow(arguments: Arguments) -> int:
 
 
 def _stream(event: QuestionEvent) -> None:
-    kind = "question" if isinstance(event, WaitingQuestion) else "over"
-    output.data(document({"event": kind, **event.as_json()}, indent=None))
+    output.data(event_line(event))
 
 
 def _answer(arguments: Arguments) -> int:

@@ -111,4 +111,6 @@ def _show(found: EffectivePolicy, *, as_json: bool) -> None:
         f"# symlinks: {settings.symlinks}; audit log: {audit.level}, "
         f"{counted(audit.keep, 'file')} of {audit.size} bytes"
     )
+    if found.ask:
+        output.data(found.ask_toml)
     output.data(found.rules_toml.rstrip("\n"))

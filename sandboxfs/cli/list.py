@@ -1,6 +1,8 @@
 """`sandboxfs list` and `status`: all sandboxes, one line each, the last used first; and one in full."""
 
 import argparse
+import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -8,7 +10,7 @@ from pathlib import Path
 
 from sandboxfs.cli import output
 from sandboxfs.cli.parser import Parser, add_sandbox_option, verb_parser
-from sandboxfs.cli.terminal import TerminalEvents, caller_context
+from sandboxfs.cli.terminal import TerminalEvents, caller_context, visible
 from sandboxfs.errors import NoSuchSandbox
 from sandboxfs.paths import counted, quoted
 from sandboxfs.policy.model import SourceKind
@@ -21,6 +23,7 @@ from sandboxfs.service.listing import (
     list_sandboxes,
 )
 from sandboxfs.service.policy import LivePolicy, ShownRule
+from sandboxfs.service.responder import ResponderState
 
 DESCRIPTION = """\
 Show all sandboxes, the last used first, with their companions under them: whether they
@@ -204,9 +207,23 @@ def _lines(found: SandboxDescription) -> dict[str, str]:
     }
     if found.unfinished is not None:
         lines["unfinished"] = found.unfinished.sentence
+    if found.responder is not None:
+        lines["asked"] = _asked(found.responder)
     if found.live.counters:
         lines["session"] = ", ".join(f"{word} {count}" for word, count in found.live.counters.items())
     return lines
+
+
+def _asked(responder: ResponderState) -> str:
+    """Say what is asked beside persons, and whether anybody asks it."""
+    asked = responder.asked
+    words = [shlex.join(asked.command)] if asked.command else []
+    shown = " and ".join(visible(os.fsencode(one)) for one in [*words, *([asked.url] if asked.url else [])])
+    log = output.shown(responder.log)
+    ended = f"; the responder has ended: see {log}" if responder.pid is None else ""
+    last = responder.trouble
+    trouble = "" if last is None else f"; last trouble: {visible(os.fsencode(last))}"
+    return f"{shown}{ended}{trouble}"
 
 
 def _counted_changes(counts: Counts | None) -> str:

@@ -157,6 +157,8 @@ class PolicyArguments(argparse.Namespace):
     config: str | None
     symlinks: str | None
     log_level: str | None
+    ask_command: str | None
+    ask_url: str | None
     replace_policy: bool
 
 
@@ -187,6 +189,15 @@ def add_policy_options(made: Parser, *, allow: str) -> None:
         type="{}=ask".format,
         metavar="PATTERN",
         help="short for --rule PATTERN=ask: a person is asked before anything there is read or executed",
+    )
+    policy.add_argument(
+        "--ask-command",
+        metavar="CMD",
+        help="a command that is asked: it reads a question as JSON and writes the answer as JSON; no shell "
+        "reads CMD",
+    )
+    policy.add_argument(
+        "--ask-url", metavar="URL", help="a web address that is asked: a question is posted there as JSON"
     )
     policy.add_argument(
         "--hold",
@@ -233,4 +244,6 @@ def policy_request(arguments: PolicyArguments, *, roots: bool = False) -> Policy
         log_level=arguments.log_level,
         roots=roots,
         replace=arguments.replace_policy,
+        ask_command=arguments.ask_command,
+        ask_url=arguments.ask_url,
     )

@@ -129,9 +129,21 @@ def launch(
     return Launched(daemon.process.pid, lifeline)
 
 
-def become(locations: Locations, name: str, lock: SandboxLock, arguments: list[str]) -> NoReturn:
-    """Turn this process into the daemon of the sandbox called *name*, on the same terminal."""
+def become(
+    locations: Locations,
+    name: str,
+    lock: SandboxLock,
+    arguments: list[str],
+    responder: socket.socket | None = None,
+) -> NoReturn:
+    """Turn this process into the daemon of the sandbox called *name*, on the same terminal.
+
+    A *responder* waits at the other end of a channel to be told that the daemon serves.
+    """
     os.set_inheritable(lock.descriptor, True)
+    if responder is not None:
+        responder.set_inheritable(True)
+        arguments = [*arguments, "--responder-fd", str(responder.fileno())]
     sys.stdout.flush()
     sys.stderr.flush()
     command = [*prestart.daemon_command(), name, "--lock-fd", str(lock.descriptor), *arguments]

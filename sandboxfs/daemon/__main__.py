@@ -21,12 +21,14 @@ import logging
 import os
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
 from sandboxfs.control.prestart import DESCRIPTOR_LIMIT, MESSAGE_LIMIT
+from sandboxfs.control.start_responder import have_follow
 from sandboxfs.errors import EXIT_BUG, DaemonLost, MountFailed, SandboxBusy, SandboxError
 from sandboxfs.state.disk import keep_reserve
 from sandboxfs.state.locations import CONFIG_VARIABLE, STATE_VARIABLE, Locations
@@ -37,9 +39,18 @@ from sandboxfs.state.store import Store
 class StartReporter:
     """Reports to the starter of the daemon: a command at the other end of a channel, or a person."""
 
-    def __init__(self, channel: socket.socket | None, announcement: str | None, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        channel: socket.socket | None,
+        announcement: str | None,
+        *,
+        as_json: bool,
+        responder: socket.socket | None = None,
+    ) -> None:
+        """Report through *channel*, or print *announcement* once the *responder*, if any, follows."""
         self._channel = channel
         self._announcement = announcement
+        self._responder = responder
         self._as_json = as_json
         self.told = False
 
@@ -53,6 +64,19 @@ class StartReporter:
     def ready(self) -> None:
         """Report that the view can be used."""
         self._send({"ready": True, "pid": os.getpid()})
+        if self._responder is not None:
+            # In a thread: the responder is answered by this one.
+            threading.Thread(target=self._announce_when_followed, args=[self._responder], daemon=True).start()
+        else:
+            self._announce()
+
+    def _announce_when_followed(self, responder: socket.socket) -> None:
+        problem = have_follow(responder, os.getpid())
+        if problem is not None:
+            log.warning("the responder does not follow: %s", problem)
+        self._announce()
+
+    def _announce(self) -> None:
         if self._announcement is not None:
             print(self._announcement, flush=True)
 
@@ -85,7 +109,8 @@ class DaemonOrders:
     """The sandbox to serve, and how.
 
     *lock_fd* holds the sandbox's lock already. With *lifeline* the daemon ends when no process holds its
-    lifeline. *created*: the sandbox is new, and is removed again if the start fails.
+    lifeline. *created*: the sandbox is new, and is removed again if the start fails. A responder waits at the
+    other end of *responder_fd* to be told that the daemon serves.
     """
 
     name: str = ""
@@ -96,6 +121,7 @@ class DaemonOrders:
     announce: str | None = None
     created: bool = False
     json: bool = False
+    responder_fd: int | None = None
 
 
 def parse(words: list[str] | None = None) -> DaemonOrders:
@@ -110,6 +136,7 @@ def parse(words: list[str] | None = None) -> DaemonOrders:
     parser.add_argument("--announce", help="print this when the view is ready")
     parser.add_argument("--created", action="store_true", help="remove the sandbox again if the start fails")
     parser.add_argument("--json", action="store_true", help="tell a person of a failure in JSON")
+    parser.add_argument("--responder-fd", type=int, help="tell a responder there that the view is ready")
     return parser.parse_args(words, namespace=DaemonOrders())
 
 
@@ -147,7 +174,10 @@ def main() -> int:
     else:
         orders = parse()
     os.chdir("/")
-    starter = StartReporter(orders.channel, orders.announce, as_json=orders.json)
+    responder = None if orders.responder_fd is None else socket.socket(fileno=orders.responder_fd)
+    if responder is not None:
+        responder.set_inheritable(False)
+    starter = StartReporter(orders.channel, orders.announce, as_json=orders.json, responder=responder)
     store = Store(Locations.from_environment())
     try:
         return _serve(store, orders, starter)

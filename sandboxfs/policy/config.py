@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
+from sandboxfs.policy.ask_programs import AskedPrograms, checked_url, command_words
 from sandboxfs.policy.model import Access, Execute, Hold, Mode, Rule, RuleCondition, RuleSource, SourceKind
 from sandboxfs.policy.patterns import PatternError, parse
 from sandboxfs.policy.toml import Problems, TomlTable, either, read_document
@@ -102,6 +103,7 @@ class UserConfig:
     new_programs: Execute = Execute.ALLOW
     ask_timeout: int = ASK_TIMEOUT
     grants: tuple["KeptGrant", ...] = ()
+    asked_programs: AskedPrograms = field(default_factory=AskedPrograms)
     mode_source: RuleSource = field(default=RuleSource(SourceKind.WORKSPACE), compare=False)
 
     def variables_for(self, workspace: Path) -> tuple[str, ...]:
@@ -139,12 +141,12 @@ def user_config(document: TomlTable) -> UserConfig:
     execute = document.table("execute")
     execute.only("new")
     ask = document.table("ask")
-    ask.only("timeout")
+    ask.only("timeout", "command", "url", "token_file")
     log = document.table("log")
     log.only("level", "size", "keep")
     defaults = AuditSettings()
     return UserConfig(
-        root=_directory(workspace, "root"),
+        root=_path(workspace, "root"),
         mode=workspace.choice("mode", Mode, _ROOT_MODES, Mode.RW),
         enabled=workspace.flag("enabled", True),
         symlinks=workspace.choice("symlinks", Symlinks, tuple(Symlinks), Symlinks.GUARD),
@@ -160,6 +162,7 @@ def user_config(document: TomlTable) -> UserConfig:
         new_programs=_execute(execute, "new") or Execute.ALLOW,
         ask_timeout=ask.number("timeout", ASK_TIMEOUT, least=1),
         grants=tuple(_grants(document)),
+        asked_programs=AskedPrograms(_command(ask), _url(ask), _path(ask, "token_file")),
         mode_source=_mode_source(workspace),
     )
 
@@ -192,7 +195,7 @@ def project_rules(document: TomlTable) -> tuple[Rule, ...]:
     return rules
 
 
-def _directory(table: TomlTable, key: str) -> Path | None:
+def _path(table: TomlTable, key: str) -> Path | None:
     value = table.text(key)
     if value is None:
         return None
@@ -209,6 +212,35 @@ def _directory(table: TomlTable, key: str) -> Path | None:
     return path
 
 
+def _command(ask: TomlTable) -> tuple[str, ...]:
+    if ask.line("command") is None:
+        return ()
+    given = ask.words("command")
+    try:
+        words = () if given is None else command_words(given)
+        if words and "/" in words[0]:
+            program = Path(words[0]).expanduser()
+            if not program.is_absolute():
+                # The directory in which somebody mounts may be an untrusted project's.
+                raise ValueError(
+                    f"expected a program of the PATH or an absolute path, found {quoted(words[0])}"
+                )
+            words = (str(program), *words[1:])
+    except (ValueError, RuntimeError) as error:
+        ask.refuse("command", str(error))
+        return ()
+    return words
+
+
+def _url(ask: TomlTable) -> str | None:
+    url = ask.text("url")
+    try:
+        return None if url is None else checked_url(url)
+    except ValueError as error:
+        ask.refuse("url", str(error))
+        return None
+
+
 def _passed(document: TomlTable) -> Iterator[PassedVariables]:
     for table in document.tables("environment"):
         table.only("workspace", "pass")
@@ -216,7 +248,7 @@ def _passed(document: TomlTable) -> Iterator[PassedVariables]:
         for name in names:
             if not name or "=" in name or "\0" in name:
                 table.refuse("pass", f"expected names of variables or globs, found {quoted(name)}")
-        yield PassedVariables(_directory(table, "workspace"), names)
+        yield PassedVariables(_path(table, "workspace"), names)
 
 
 def _mode_source(workspace: TomlTable) -> RuleSource:
@@ -341,7 +373,8 @@ class PolicyRequest:
 
     *roots*: paths outside the workspace can be allowed. *shared*: the rules are for several workspaces, so a
     rule without a match in this one is no mistake. *more* are rules that come after all others but the
-    built-in. *replace*: the options replace those that the sandbox was made with.
+    built-in. *replace*: the options replace those that the sandbox was made with. *ask_command* and *ask_url*
+    say who is asked in this session, and stand for what the configuration says about that.
     """
 
     mode: str | None = None
@@ -354,6 +387,8 @@ class PolicyRequest:
     shared: bool = False
     more: tuple[Rule, ...] = ()
     replace: bool = False
+    ask_command: str | None = None
+    ask_url: str | None = None
 
 
 TEMPLATE = """\
@@ -433,6 +468,13 @@ TEMPLATE = """\
 
 # How many seconds a program waits for a person before it is refused.
 #timeout = 60
+
+# A command that answers questions: it reads one as JSON, and writes its answer as JSON. No shell reads it.
+#command = ["notify-ask", "--urgent"]
+
+# A web address that answers them, and the file with the token that is sent there (`chmod 600`).
+#url = "https://bot.example/ask"
+#token_file = "~/.config/sandboxfs/token"
 
 # Environment variables that programs of `sandboxfs run` get besides the harmless ones, by name or by glob, in
 # workspaces at or below a directory, or everywhere.

@@ -279,6 +279,16 @@ class TomlTable:
         self.refuse(name, wrong)
         return ()
 
+    def words(self, name: str) -> str | tuple[str, ...] | None:
+        """Return a string or an array of strings, None when it is not set."""
+        value = self._content.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            return tuple(value)
+        self.refuse(name, f"expected a string or an array of strings, found {_kind(value)}")
+        return None
+
     def required(self, name: str) -> str | None:
         """Return a string that must be set; None only after a problem was added."""
         if name not in self._content:

@@ -15,6 +15,7 @@ from sandboxfs.control.mount_table import MountTable
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import make_directories, quoted
 from sandboxfs.policy.config import (
+    ASK_TIMEOUT,
     PROJECT_FILE,
     TEMPLATE,
     WORKSPACE_VARIABLE,
@@ -30,6 +31,7 @@ from sandboxfs.policy.sources import can_match_in, effective_toml
 from sandboxfs.policy.toml import Problems, parse_document
 from sandboxfs.service.events import CallerContext
 from sandboxfs.service.resolve_policy import read_config, resolve
+from sandboxfs.service.responder import asked_as_json
 from sandboxfs.service.select import SANDBOX_VARIABLE
 from sandboxfs.service.workspace import user_path
 from sandboxfs.state.locations import Locations
@@ -110,6 +112,21 @@ class EffectivePolicy:
         """The rules in the order in which they are asked, as a configuration file would have them."""
         return effective_toml(self.settings.policy, str(self.workspace))
 
+    @property
+    def ask(self) -> dict[str, object]:
+        """What is asked beside persons, and for how long, as far as it is not the default."""
+        asked = asked_as_json(self.settings.asked_programs)
+        said: dict[str, object] = {key: value for key, value in asked.items() if value is not None}
+        timeout = self.settings.ask_timeout
+        return said if timeout == ASK_TIMEOUT else {"timeout": timeout} | said
+
+    @property
+    def ask_toml(self) -> str:
+        """The same, as a configuration file would have it."""
+        import tomli_w
+
+        return tomli_w.dumps({"ask": self.ask})
+
     def as_json(self) -> dict[str, object]:
         policy, audit = self.settings.policy, self.settings.audit
         return {
@@ -124,7 +141,7 @@ class EffectivePolicy:
                 for rule in (*policy.rules, policy.root_rule)
             ],
             "warnings": list(self.warnings),
-        }
+        } | ({"ask": self.ask} if self.ask else {})
 
 
 def effective_policy(

@@ -17,6 +17,7 @@ from sandboxfs.review.scope import Reason, Scope, ScopedChanges, select_changes
 from sandboxfs.review.summary import without_implied
 from sandboxfs.service.events import CallerContext, Events
 from sandboxfs.service.policy import LivePolicy, look
+from sandboxfs.service.responder import ResponderState, responder_state
 from sandboxfs.service.review import reviewed, scope_context
 from sandboxfs.service.select import select_observed
 from sandboxfs.state.disk import TreeSize, is_empty, measure_tree
@@ -178,6 +179,7 @@ class SandboxDescription:
 
     *counts* are None where the workspace or the sandbox cannot be read. *size* is that of the whole sandbox
     on disk, None where it was not asked for. *unfinished* is a commit, discard or undo that is not over.
+    *responder* asks a command or a webhook; None where none is configured, or nothing is served.
     """
 
     status: SandboxStatus
@@ -187,6 +189,7 @@ class SandboxDescription:
     unfinished: "Unfinished | None"
     size: TreeSize | None
     used: datetime
+    responder: ResponderState | None = None
 
     @property
     def name(self) -> str:
@@ -224,6 +227,7 @@ class SandboxDescription:
             }
             | ({} if self.size is None else _extent_json(self.size, self.used))
             | {"unfinished": None if self.unfinished is None else self.unfinished.as_json()}
+            | ({} if self.responder is None else {"responder": self.responder.as_json()})
         )
 
 
@@ -244,7 +248,9 @@ def describe_sandbox(
         counts = None
     begun = unfinished(places)
     size = measure_tree(places.home) if sized else None
-    return SandboxDescription(status, live, upper, counts, begun, size, last_use(store, status.record))
+    responder = responder_state(places, status.record) if status.held else None
+    used = last_use(store, status.record)
+    return SandboxDescription(status, live, upper, counts, begun, size, used, responder)
 
 
 # For programs

@@ -11,7 +11,7 @@ changes stay.
 import errno
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -28,6 +28,7 @@ from sandboxfs.service.mount_plan import (
     plan_mount,
     refuse_if_held,
 )
+from sandboxfs.service.responder import begin_to_answer, start_responder
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.lock import SandboxLock
 from sandboxfs.state.store import SandboxRecord, Store
@@ -51,15 +52,24 @@ class MountedSandbox:
 def mount(request: MountRequest, environment: Mapping[str, str], warn: Warn) -> MountedSandbox:
     """Serve what *request* asks for, and return when the view is ready.
 
-    *warn* hears, before anything is made, what may not be meant as it is.
+    *warn* hears, before anything is made, what may not be meant as it is, and in the end when what is to be
+    asked cannot be.
     """
     store, plan = _planned(request, environment, warn)
     with ExitStack() as undo:
         lock = prepare(store, plan, undo)
+        responder = start_responder(store, plan.record, environment, request.current)
+        if responder is not None:
+            undo.callback(responder.close)
         pid = launch(store.locations, plan.record.name, lock).pid
         undo.pop_all()
         lock.hand_over()
-    return _mounted(plan, pid)
+    # Before the mount is told of: the first question must find somebody.
+    troubles = begin_to_answer(responder, pid)
+    for trouble in troubles:
+        warn(trouble)
+    mounted = _mounted(plan, pid)
+    return replace(mounted, warnings=(*mounted.warnings, *troubles))
 
 
 def serve(
@@ -76,7 +86,12 @@ def serve(
     store, plan = _planned(request, environment, warn)
     with ExitStack() as undo:
         lock = prepare(store, plan, undo)
-        become(store.locations, plan.record.name, lock, arguments(_mounted(plan, pid)))
+        responder = start_responder(store, plan.record, environment, request.current)
+        if responder is not None:
+            undo.callback(responder.close)
+            responder.detach()
+        channel = None if responder is None else responder.channel
+        become(store.locations, plan.record.name, lock, arguments(_mounted(plan, pid)), channel)
 
 
 def _planned(request: MountRequest, environment: Mapping[str, str], warn: Warn) -> tuple[Store, MountPlan]:

@@ -29,6 +29,7 @@ from sandboxfs.service.resolve_policy import (
     resolve,
     with_options,
 )
+from sandboxfs.service.responder import check_asked
 from sandboxfs.service.select import sandboxes_of
 from sandboxfs.service.workspace import identity_for, user_path
 from sandboxfs.state.disk import is_empty
@@ -205,12 +206,14 @@ def plan_mount(store: Store, request: MountRequest, environment: Mapping[str, st
     )
     if previous is not None and previous.companion_of is not None and not policy.shared:
         # Its rules were put together by the run that it belongs to.
-        resolved = replace(resolved, settings=previous.settings)
+        asked = resolved.settings.asked_programs
+        resolved = replace(resolved, settings=replace(previous.settings, asked_programs=asked))
     record = _record(store, request, workspace, mountpoint, previous, resolved)
     record = replace(record, options=options, config=_config_file(request, options, previous))
     if previous is not None:
         refuse_if_held(observe(store, previous, table))
     stale = check_mountpoint(store, record, table, mkdir=request.mkdir)
+    check_asked(record.settings.asked_programs, environment, request.current)
     _check_machine(request)
     warnings = (*resolved.warnings, *_interruption(store, previous), *_not_writable(record))
     return MountPlan(record, previous, stale, warnings, resolved.roots)

@@ -89,7 +89,20 @@ def _beside_the_policy(record: SandboxRecord, request: RunRequest) -> list[Allow
     asked = asked_options(
         policy, request.config, record.workspace, record.mountpoint, request.current, read_only=False
     )
-    besides = replace(policy, mode=None, preset=None, rules=(), allows=(), symlinks=None)
+    programs = record.settings.asked_programs
+    # The token is that of the mount.
+    if programs != programs.given(policy.ask_command, policy.ask_url):
+        raise _its_policy(record.name)
+    besides = replace(
+        policy,
+        mode=None,
+        preset=None,
+        rules=(),
+        allows=(),
+        symlinks=None,
+        ask_command=None,
+        ask_url=None,
+    )
     if besides != UNCHANGED or not says_the_same(asked, record.options):
         raise _its_policy(record.name)
     return outside_allows(policy.allows, record.workspace, record.mountpoint, request.current)
@@ -371,7 +384,7 @@ class ViewStarter:
     ) -> list[RunView]:
         """Start the daemons of *plans*, all at once: each takes its time to import what it needs."""
         if len(plans) == 1:
-            views = [_start_view(self._store, plans[0], waiting)]
+            views = [self._start_view(plans[0], waiting)]
             undo.callback(views[0].let_go)
             return views
         # Imported here: it takes longer than the rest of what a run usually needs.
@@ -380,8 +393,7 @@ class ViewStarter:
         views = []
         with ThreadPoolExecutor(len(plans)) as pool:
             starting = [
-                pool.submit(_start_view, self._store, plan, waiting if plan is plans[0] else None)
-                for plan in plans
+                pool.submit(self._start_view, plan, waiting if plan is plans[0] else None) for plan in plans
             ]
         failures: list[BaseException] = []
         for one in starting:
@@ -396,30 +408,41 @@ class ViewStarter:
             raise failures[0]
         return views
 
+    def _start_view(self, plan: "MountPlan", waiting: WaitingDaemon | None) -> RunView:
+        """Serve the view of *plan* for as long as it is held, by the daemon that is *waiting* if any."""
+        from sandboxfs.control.start_daemon import launch
+        from sandboxfs.service.mount import prepare
+        from sandboxfs.service.responder import begin_to_answer, start_responder
 
-def _start_view(store: Store, plan: "MountPlan", waiting: WaitingDaemon | None = None) -> RunView:
-    """Serve the view of *plan* for as long as it is held, by the daemon that is *waiting* if any."""
-    from sandboxfs.control.start_daemon import launch
-    from sandboxfs.service.mount import prepare
-
-    with ExitStack() as undo:
-        lock = prepare(store, plan, undo)
-        daemon = launch(store.locations, plan.record.name, lock, waiting, with_lifeline=True)
-        undo.pop_all()
-        lock.hand_over()
-    if daemon.lifeline is not None:
-        with suppress(OSError):
-            flock(daemon.lifeline, LOCK_SH)
-    return RunView(
-        store,
-        plan.record,
-        daemon.pid,
-        os.pidfd_open(daemon.pid),
-        daemon.lifeline,
-        joined=False,
-        resumed=plan.previous is not None,
-        warnings=plan.warnings,
-    )
+        store, name = self._store, plan.record.name
+        with ExitStack() as undo:
+            lock = prepare(store, plan, undo)
+            responder = start_responder(store, plan.record, self._environment, self._request.current)
+            if responder is not None:
+                undo.callback(responder.close)
+            daemon = launch(store.locations, name, lock, waiting, with_lifeline=True)
+            undo.pop_all()
+            lock.hand_over()
+        if daemon.lifeline is not None:
+            with suppress(OSError):
+                flock(daemon.lifeline, LOCK_SH)
+        view = RunView(
+            store,
+            plan.record,
+            daemon.pid,
+            os.pidfd_open(daemon.pid),
+            daemon.lifeline,
+            joined=False,
+            resumed=plan.previous is not None,
+            warnings=plan.warnings,
+        )
+        try:
+            # Before a program starts: its first question must find somebody.
+            view.warnings += begin_to_answer(responder, daemon.pid)
+        except BaseException:
+            view.let_go()
+            raise
+        return view
 
 
 def _companion_name(store: Store, name: str, path: Path, word: str, taken: set[str]) -> str:

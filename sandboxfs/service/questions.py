@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, TypeVar
 
-from sandboxfs.codec import APART, OPTIONAL, Form, Malformed, decode
+from sandboxfs.codec import APART, OPTIONAL, Form, Malformed, decode, document
 from sandboxfs.control.control_socket import EventStream, control_address
 from sandboxfs.control.mount_table import MountTable, SandboxStatus, observe
 from sandboxfs.errors import DaemonLost, UsageError
@@ -121,6 +121,12 @@ class OverQuestion:
 
 
 QuestionEvent = WaitingQuestion | OverQuestion
+
+
+def event_line(event: QuestionEvent) -> str:
+    """Write *event* as the line of JSON by which programs are told of it."""
+    kind = "question" if isinstance(event, WaitingQuestion) else "over"
+    return document({"event": kind, **event.as_json()}, indent=None)
 
 
 @dataclass(frozen=True)

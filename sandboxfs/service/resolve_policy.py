@@ -106,6 +106,7 @@ def resolve(
         if request.log_level is None
         else replace(config.audit, level=AuditLevel(request.log_level)),
         config.ask_timeout,
+        config.asked_programs.given(request.ask_command, request.ask_url),
     )
     warnings = _warnings(assembled, strangers, typed=bool(rules or allows), roots=request.roots)
     return ResolvedPolicy(settings, tuple(warnings), assembled.roots if request.roots else ())

@@ -35,6 +35,14 @@ class SandboxPlaces:
         return self.home / "daemon.log"
 
     @property
+    def responder_log(self) -> Path:
+        return self.home / "responder.log"
+
+    @property
+    def responder_lock(self) -> Path:
+        return self.home / "responder.lock"
+
+    @property
     def private_home(self) -> Path:
         return self.home / "home"
 

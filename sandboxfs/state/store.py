@@ -27,6 +27,7 @@ from sandboxfs.codec import APART, HEX, SPARSE, Form, Malformed, decode, encode,
 from sandboxfs.errors import NoSuchSandbox, SandboxBusy, SandboxError, UsageError
 from sandboxfs.hostfs.identity import DirectoryIdentity
 from sandboxfs.paths import make_directories, quoted, remove_directories
+from sandboxfs.policy.ask_programs import AskedPrograms
 from sandboxfs.policy.builtin import BUILT_IN
 from sandboxfs.policy.config import ASK_TIMEOUT, AuditSettings, Symlinks
 from sandboxfs.policy.model import Execute, Hold, Mode, Policy, Rule, RuleCondition, RuleSource, SourceKind
@@ -91,12 +92,13 @@ def _time_in(found: object) -> datetime:
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """The settings by which a session decides, asks and records: policy, symlinks, audit log."""
+    """The settings by which a session decides, asks and records: policy, symlinks, log, who is asked."""
 
     policy: Policy = field(default_factory=lambda: Policy(BUILT_IN))
     symlinks: Symlinks = Symlinks.GUARD
     audit: AuditSettings = field(default_factory=AuditSettings)
     ask_timeout: int = ASK_TIMEOUT
+    asked_programs: AskedPrograms = field(default_factory=AskedPrograms)
 
 
 @dataclass(frozen=True)
@@ -215,9 +217,18 @@ class _WrittenPolicy:
 
 
 @dataclass(frozen=True)
+class _WrittenAsked:
+    command: tuple[_Text, ...] = field(default=(), metadata=SPARSE)
+    url: _Text | None = field(default=None, metadata=SPARSE)
+    token_file: _HostPath | None = field(default=None, metadata=SPARSE)
+
+
+# A table of its own, because archives carry `policy`: who is asked is never for an archive to say.
+@dataclass(frozen=True)
 class _WrittenSettings:
     policy: _WrittenPolicy
     log: AuditSettings
+    asked: _WrittenAsked = field(default_factory=_WrittenAsked, metadata=SPARSE)
 
 
 def dump_settings(settings: PolicySettings) -> dict[str, object]:
@@ -233,12 +244,14 @@ def dump_settings(settings: PolicySettings) -> dict[str, object]:
         new_programs=None if policy.new_programs is Execute.ALLOW else policy.new_programs,
         ask_timeout=None if settings.ask_timeout == ASK_TIMEOUT else settings.ask_timeout,
     )
-    return encode(_WrittenSettings(written, settings.audit))
+    programs = settings.asked_programs
+    asked = _WrittenAsked(programs.command, programs.url, programs.token_file)
+    return encode(_WrittenSettings(written, settings.audit, asked))
 
 
 def parse_settings(document: dict[str, object], where: str) -> PolicySettings:
     """Take the tables that `dump_settings` wrote out of *document*; absent ones mean the defaults."""
-    tables = {key: document.pop(key) for key in ("policy", "log") if key in document}
+    tables = {key: document.pop(key) for key in ("policy", "log", "asked") if key in document}
     if not tables:
         return PolicySettings()
     found = _read(_WrittenSettings, tables, where)
@@ -263,7 +276,8 @@ def parse_settings(document: dict[str, object], where: str) -> PolicySettings:
         frozenset(policy.hold),
         policy.new_programs or Execute.ALLOW,
     )
-    return PolicySettings(resolved, policy.symlinks, found.log, policy.ask_timeout or ASK_TIMEOUT)
+    asked = AskedPrograms(found.asked.command, found.asked.url, found.asked.token_file)
+    return PolicySettings(resolved, policy.symlinks, found.log, policy.ask_timeout or ASK_TIMEOUT, asked)
 
 
 def _rule_out(rule: Rule) -> _WrittenRule:

@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "control": BASE | {"hostfs", "upper", "state"},
     "daemon": BASE | {"policy", "hostfs", "upper", "overlay", "review", "state", "control", "fuse"},
     "service": BELOW_SERVICE,
+    "responder": BASE | {"service", "control", "state", "confine"},
     "api": BASE | {"policy", "service", "api_arguments", "question_feed"},
     "api_arguments": BASE | {"service"},
     "question_feed": BASE | {"service", "api_arguments"},

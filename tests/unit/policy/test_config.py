@@ -243,8 +243,12 @@ def test_the_template_changes_nothing_and_its_settings_are_understood(tmp_path: 
         rules=config.rules,
         passed=config.passed,
         grants=config.grants,
+        asked_programs=config.asked_programs,
     )
     assert config == defaults
+    assert config.asked_programs.command == ("notify-ask", "--urgent")
+    assert config.asked_programs.url == "https://bot.example/ask"
+    assert config.asked_programs.token_file is not None
     assert config.root
     assert config.allows
     assert config.passed
