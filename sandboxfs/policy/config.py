@@ -292,7 +292,7 @@ def _grants(document: TomlTable) -> Iterator["KeptGrant"]:
         for key in ("workspace", "rule", "source", "access", "decision"):
             table.required(key)
         workspace, pattern, program = (
-            _directory(table, "workspace"),
+            _path(table, "workspace"),
             table.text("rule"),
             table.text("program"),
         )
