@@ -53,6 +53,9 @@ def read_answer(text: bytes) -> ProgramAnswer:
         _tree(found),
         _reason(found),
     )
+    if terms.during == "always":
+        # What is written to the configuration for good is for a person to say.
+        raise NoAnswer("gave an answer for longer than the session")
     try:
         terms.checked()
     except UsageError as error:
