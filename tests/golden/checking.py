@@ -33,4 +33,13 @@ def agree(steps: object, root: Path, environment: Mapping[str, str]) -> None:
     answers = remembered([step["words"] for step in steps], root, environment)
     for number, (answer, step) in enumerate(zip(answers, steps, strict=True)):
         # As they are read from JSON: a pair has become a list.
-        assert json.loads(json.dumps(answer)) == step, f"step {number}: {step['words']}"
+        assert said_again(json.loads(json.dumps(answer)), step) == step, f"step {number}: {step['words']}"
+
+
+def said_again(answer: object, before: object) -> object:
+    """Return *answer* without the keys that were added to its objects since: programs may not mind those."""
+    if isinstance(answer, dict) and isinstance(before, dict):
+        return {key: said_again(value, before[key]) for key, value in answer.items() if key in before}
+    if isinstance(answer, list) and isinstance(before, list) and len(answer) == len(before):
+        return [said_again(one, other) for one, other in zip(answer, before, strict=True)]
+    return answer
