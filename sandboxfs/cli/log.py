@@ -92,7 +92,9 @@ def human(record: dict[str, object]) -> str:
     """Write *record* on one line for a person."""
     if "event" in record:
         known = ("time", "seq", "event", "prev", "crc")
-        details = [f"{key}: {_plain(value)}" for key, value in record.items() if key not in known]
+        # What a record says is not there, a person need not read.
+        said = {key: value for key, value in record.items() if key not in known and value is not None}
+        details = [f"{key}: {_plain(value)}" for key, value in said.items()]
         return "  ".join([_time(record), f"-- {_plain(record['event'])}", *details])
     paths = [_path(record[key]) for key in ("path", "to") if key in record]
     verdict = "denied" if record.get("allowed") is False else "ok"
