@@ -8,8 +8,9 @@
     rules off        sandboxfs without rules, with the audit log at its least
     pyfuse3          the floor: the thinnest filesystem on it passes a copy on
     only sleeps      sandboxfs with a loop that never looks for requests without sleeping
+    one waits        sandboxfs where all the while one program waits for a person's answer
 
-The last two take part only when they are asked for.
+The last three take part only when they are asked for.
 
 Each mount is a new one with nothing above the tree. What was written is put aside when it ends, not removed:
 for minutes after many files were removed, ext4 looks at each of their inodes before it makes a new one, and
@@ -26,14 +27,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from scripts.benches.measuring import SANDBOXFS
 from scripts.benches.names import (
     FUSE_OVERLAYFS,
+    ONE_WAITS,
     ONLY_SLEEPS,
     OVERLAYFS,
     OWN,
@@ -52,6 +54,9 @@ WITHOUT_LOOKING = (
     "from sandboxfs.fuse.connection import RequestLoop\n"
     "RequestLoop.__init__.__kwdefaults__['processors'] = 1  # with one it never looks\n"
 )
+# The file that a program waits for; nobody answers within the time of any scene.
+_WAITED_FOR = ".waited-for"
+_PATIENT = "[ask]\ntimeout = 86400\n"
 _PACKAGES = {FUSE_OVERLAYFS: "fuse-overlayfs", UNIONFS: "unionfs-fuse"}
 
 
@@ -105,6 +110,7 @@ class Sandboxfs:
     altered: str = ""  # Python that is run before anything else
 
     def show(self, tree: Path) -> Iterator[View]:
+        """Mount the tree; see `Competitor.show`."""
         view = self.place / "view"
         view.mkdir(parents=True, exist_ok=True)
         words = ["mount", "--json", "--name", "bench", *self.options, str(tree), str(view)]
@@ -119,8 +125,11 @@ class Sandboxfs:
                 self._call("unmount", "--wait", str(view))
             put_aside(self.place / "state", self.place / USED)
 
+    def environ(self) -> dict[str, str]:
+        return {**self.environment, "SANDBOXFS_STATE_DIR": str(self.place / "state")}
+
     def _call(self, *words: str) -> str:
-        environment = {**self.environment, "SANDBOXFS_STATE_DIR": str(self.place / "state")}
+        environment = self.environ()
         if self.altered:
             altering = self.place / "altering"
             altering.mkdir(exist_ok=True)
@@ -129,6 +138,48 @@ class Sandboxfs:
             path = (str(altering), self.environment.get("PYTHONPATH"))
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         return _call([*SANDBOXFS, *words], environment)
+
+
+@dataclass(frozen=True)
+class OneWaits(Sandboxfs):
+    """sandboxfs, asked for a file that a rule asks about, with somebody connected who never answers."""
+
+    name: str = ONE_WAITS
+
+    def show(self, tree: Path) -> Iterator[View]:
+        self.place.mkdir(parents=True, exist_ok=True)
+        config = self.place / "config.toml"
+        config.write_text(_PATIENT)
+        times = tree.stat()
+        (tree / _WAITED_FOR).touch()
+        patient = replace(self, options=("--config", str(config), "--ask", _WAITED_FOR))
+        with ExitStack() as ending:
+            for view in Sandboxfs.show(patient, tree):
+                ending.enter_context(self._waiting(view.path))
+                # Whoever waits for it goes on waiting, and nobody finds it in the tree.
+                (tree / _WAITED_FOR).unlink()
+                os.utime(tree, ns=(times.st_atime_ns, times.st_mtime_ns))
+                yield view
+                ending.close()
+
+    @contextmanager
+    def _waiting(self, view: Path) -> Iterator[None]:
+        words = [*SANDBOXFS, "asks", "--follow", "--json", "-s", "bench"]
+        with ExitStack() as ending:
+            person = ending.enter_context(subprocess.Popen(words, env=self.environ(), stdout=subprocess.PIPE))
+            ending.callback(person.kill)
+            told = select.poll()
+            told.register(person.stdout or -1, select.POLLIN)
+            while not told.poll(0):
+                # Until the person is connected, the program is refused at once.
+                reader = ending.enter_context(
+                    subprocess.Popen(["cat", view / _WAITED_FOR], stderr=subprocess.DEVNULL)
+                )
+                ending.callback(reader.kill)
+                ended(reader.pid, seconds=0.2)
+            if person.poll() is not None:
+                raise Failed("nobody can be asked")
+            yield
 
 
 @dataclass(frozen=True)
@@ -218,6 +269,7 @@ def everybody(place: Path, environment: Mapping[str, str]) -> list[Competitor]:
         Sandboxfs(place / "rules-off", environment, RULES_OFF, off),
         Thinnest(place / THINNEST, environment),
         Sandboxfs(place / "only-sleeps", environment, ONLY_SLEEPS, altered=WITHOUT_LOOKING),
+        OneWaits(place / "one-waits", environment),
     ]
 
 

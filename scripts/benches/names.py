@@ -3,11 +3,11 @@
 PLAIN, OVERLAYFS, FUSE_OVERLAYFS, UNIONFS = "plain", "overlayfs", "fuse-overlayfs", "unionfs-fuse"
 OWN, RULES_OFF = "sandboxfs", "rules off"
 THINNEST = "pyfuse3"
-ONLY_SLEEPS = "only sleeps"
-OTHERS = (PLAIN, OVERLAYFS, FUSE_OVERLAYFS, UNIONFS, RULES_OFF, THINNEST, ONLY_SLEEPS)
+ONLY_SLEEPS, ONE_WAITS = "only sleeps", "one waits"
+OTHERS = (PLAIN, OVERLAYFS, FUSE_OVERLAYFS, UNIONFS, RULES_OFF, THINNEST, ONLY_SLEEPS, ONE_WAITS)
 USUAL = (PLAIN, OVERLAYFS, FUSE_OVERLAYFS, UNIONFS, OWN, RULES_OFF)
 """Who takes part when nobody is named: there is no time for more."""
-EVERYBODY = (*USUAL, THINNEST, ONLY_SLEEPS)
+EVERYBODY = (*USUAL, THINNEST, ONLY_SLEEPS, ONE_WAITS)
 
 WORKLOAD, LATENCY, SINGLE = "workload", "latency", "single"
 SECONDS, MICROSECONDS, MEGABYTES = "s", "us", "MB"

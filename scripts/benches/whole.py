@@ -35,7 +35,7 @@ from scripts.benches.competitors import (
 )
 from scripts.benches.disk import NEW_DISK
 from scripts.benches.measuring import clean_environment, note
-from scripts.benches.names import EVERYBODY, LATENCY, ONLY_SLEEPS, OWN, PLAIN, THINNEST, USUAL
+from scripts.benches.names import EVERYBODY, LATENCY, ONE_WAITS, ONLY_SLEEPS, OWN, PLAIN, THINNEST, USUAL
 from scripts.benches.showing import Outcome
 from scripts.benches.supplies import described_application, make_supplies
 from scripts.benches.targets import floors, judge
@@ -50,7 +50,7 @@ ROUNDS, SECONDS_IN_ALL, SECONDS_QUICK = 5, 14 * 60, 110
 def bench_whole(place: Path, options: argparse.Namespace) -> Outcome:
     begun = time.monotonic()
     sizes = QUICK if options.quick else Sizes()
-    names = chosen_names(options.against, floor=options.floor, loop=options.loop)
+    names = chosen_names(options.against, floor=options.floor, loop=options.loop, waits=options.waits)
     if options.install:
         install_missing(names)
     left_out = {name: why for name in names if (why := absent(name)) is not None}
@@ -89,13 +89,17 @@ def processor_time(sample: Sample) -> float | None:
     return sample.processor
 
 
-def chosen_names(against: str | None, *, floor: bool = False, loop: bool = False) -> list[str]:
-    """The competitors that are wanted; sandboxfs always is, more of them with *floor* and *loop*."""
+def chosen_names(
+    against: str | None, *, floor: bool = False, loop: bool = False, waits: bool = False
+) -> list[str]:
+    """The competitors that are wanted; sandboxfs always is, more of them with *floor*, *loop* and *waits*."""
     wanted = set(USUAL if against is None else against.split(","))
     if floor:
         wanted.add(THINNEST)
     if loop:
         wanted.add(ONLY_SLEEPS)
+    if waits:
+        wanted.add(ONE_WAITS)
     if unknown := wanted - set(EVERYBODY):
         sys.exit(f"bench: nobody is called {', '.join(sorted(unknown))}; there are {', '.join(EVERYBODY)}")
     return [name for name in EVERYBODY if name in wanted | {OWN}]

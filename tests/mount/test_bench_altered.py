@@ -1,5 +1,6 @@
 """Does the benchmark take away what it says it does? A loop that is still there would be found of no use."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benches.competitors import WITHOUT_LOOKING, Sandboxfs, shown
+from scripts.benches.competitors import WITHOUT_LOOKING, OneWaits, Sandboxfs, shown
 from scripts.benches.whole import bench_environment
 from tests.support.mounts import mountpoints
 from tests.support.tree import build
@@ -57,3 +58,23 @@ def test_what_is_taken_away_was_there_and_is_gone(tmp_path: Path) -> None:
 
     assert answer(QUESTION) == "True"
     assert answer(WITHOUT_LOOKING + QUESTION) == "False"
+
+
+def test_a_program_waits_in_the_view_all_the_while(tmp_path: Path) -> None:
+    build(tmp_path / "tree", {"file": "text\n"})
+    (tmp_path / "home").mkdir()
+    before = (tmp_path / "tree").stat().st_mtime_ns
+    waits = OneWaits(tmp_path / "own", bench_environment(tmp_path))
+    with shown(waits, tmp_path / "tree") as view:
+        assert os.listdir(view.path) == ["file"]
+        listed = subprocess.run(
+            [sys.executable, "-m", "sandboxfs", "asks", "-s", "bench", "--json"],
+            env=waits.environ(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (question,) = json.loads(listed.stdout)["questions"]
+        assert question["requests"] == 1
+    assert (tmp_path / "tree").stat().st_mtime_ns == before
+    assert tmp_path / "own" / "view" not in mountpoints()

@@ -19,6 +19,7 @@ from scripts.benches.names import (
     EVERYBODY,
     FUSE_OVERLAYFS,
     LATENCIES,
+    ONE_WAITS,
     ONLY_SLEEPS,
     OWN,
     PLAIN,
@@ -197,7 +198,8 @@ def test_the_floor_takes_part_only_when_it_is_asked_for() -> None:
 def test_another_loop_takes_part_only_when_it_is_asked_for() -> None:
     assert ONLY_SLEEPS not in whole.chosen_names(None)
     assert whole.chosen_names("plain", loop=True) == [PLAIN, OWN, ONLY_SLEEPS]
-    assert whole.chosen_names(None, floor=True, loop=True) == list(EVERYBODY)
+    assert whole.chosen_names("plain", waits=True) == [PLAIN, OWN, ONE_WAITS]
+    assert whole.chosen_names(None, floor=True, loop=True, waits=True) == list(EVERYBODY)
 
 
 def test_the_operations_are_timed_each_and_leave_nothing(tmp_path: Path) -> None:
