@@ -166,7 +166,7 @@ def _question_row(question: WaitingQuestion) -> tuple[str, ...]:
     line = (question.program, *question.program.parents)
     return (
         str(question.id),
-        question.access,
+        question.deed,
         path,
         " < ".join(_plain(process(one)) for one in line),
         _plain(str(question.rule)),
@@ -208,7 +208,7 @@ def _answer(arguments: Arguments) -> int:
         return 0
     word = "allowed" if found.decision == "allow" else "denied"
     stays = found.grant is not None and found.grant.extent != "once"
-    what = f"{found.question.access} {_shown(found.question.path)}"
+    what = f"{found.question.deed} {_shown(found.question.path)}"
     until = f"; 'sandboxfs revoke {found.grant.id}' takes it back" if found.grant and stays else ""
     if found.grant is not None and found.grant.kept is not None:
         until = f", always: written to {_plain(str(found.grant.kept))}{until}"

@@ -3,7 +3,8 @@
 A standard stream that was closed is as if it led nowhere. Its number is taken all the same: the next file to
 be opened would get it, and what is printed would end up there.
 
-Inside a run no verb works but `status`, which says which sandbox this is and what can be read of it there.
+Inside a run no verb works but `status`, which says which sandbox this is and what can be read of it there,
+and `request`, which asks a person for more.
 The variables that a run sets say where we are, and that /dev/fuse cannot be opened says that it is true: with
 `--confine none` all verbs work. Up to there nothing is imported that needs other packages: inside, they may
 be out of reach.
@@ -95,6 +96,7 @@ VERBS = {
     "answer": "let a program that waits go on, or refuse it",
     "grants": "show what answers allowed or refused, and still do",
     "revoke": "take back what an answer allowed or refused",
+    "request": "ask, from inside a run, for a directory that is not there",
     "export": "write the changes of a sandbox into one file",
     "import": "make a sandbox of an exported file",
     "gc": "give back the space of finished commits and discards",
@@ -322,10 +324,13 @@ def _is_inside() -> bool:
 def _answer_inside(words: list[str]) -> int:
     """Carry out a verb inside a run: `status` tells of the sandbox, all others are refused."""
     name = os.environ.get("SANDBOXFS_SANDBOX", "")
+    if words[0] == "request":
+        return _carry_out(words[0], words[1:])
     if words[0] != "status":
         refusal = UsageError(
             f"you are inside sandbox '{name}', where 'sandboxfs {words[0]}' cannot work",
-            hint="'sandboxfs status' says what can be read here; all else is done outside",
+            hint="'sandboxfs status' says what can be read here, 'sandboxfs request' asks for a directory; "
+            "all else is done outside",
         )
         if words[0] in ("run", "shell"):
             print(refusal.as_text(as_json=False), file=sys.stderr)

@@ -15,6 +15,7 @@ from sandboxfs.paths import counted, quoted
 from sandboxfs.policy.model import Access
 from sandboxfs.service.policy import (
     AccessExplanation,
+    AllowedDirectory,
     RulesInForce,
     SessionPolicy,
     ShownRule,
@@ -40,7 +41,9 @@ Give PATH, and what is below it, another mode in the running session and at once
 when none is named. The new rule is asked before all others; a second one for the same
 path replaces the first. PATH need not exist. A relative one starts at the current
 directory when that is in the workspace, else at the workspace. The next mount starts
-from the files again.""",
+from the files again. A directory outside the workspace, ro or rw, appears at its own
+path to the programs of a run that goes on under bubblewrap, copy-on-write, as one that
+was named with --allow when the run was started.""",
     "ro": """\
 Make read-only what no rule names, in the running session and at once: also for files
 that are open already. Rules stay in force. The next mount starts from the files again.""",
@@ -70,6 +73,7 @@ EXAMPLES = {
         "sandboxfs allow src/generated",
         "sandboxfs allow ~/projects/app/docs ro",
         "sandboxfs allow secrets hide",
+        "sandboxfs allow ~/projects/lib:ro",
     ],
     "ro": ["sandboxfs ro", "sandboxfs ro -s app --json"],
     "rw": ["sandboxfs rw", "sandboxfs rw -s app --json"],
@@ -87,7 +91,7 @@ _SHOWN = 20
 class Arguments(argparse.Namespace):
     path: str
     access: str
-    mode: str
+    mode: str | None
     sandbox: str | None
     json: bool
 
@@ -107,9 +111,11 @@ def parser(verb: str) -> Parser:
             help="read, write, delete or execute; default: read",
         )
     if verb == "allow":
-        made.add_argument("path", metavar="PATH", help="a path in the workspace; not a pattern")
         made.add_argument(
-            "mode", nargs="?", default="rw", metavar="MODE", help="ro, rw, hold, ask, deny, hide; default: rw"
+            "path", metavar="PATH", help="a path in the workspace, or a directory elsewhere; not a pattern"
+        )
+        made.add_argument(
+            "mode", nargs="?", metavar="MODE", help="ro, rw, hold, ask, deny, hide; default: rw"
         )
     return made
 
@@ -142,6 +148,11 @@ def _allow(arguments: Arguments) -> int:
     found = allow_path(arguments.path, arguments.mode, arguments.sandbox, here, TerminalEvents())
     if arguments.json:
         output.document(found.as_json())
+        return 0
+    if isinstance(found, AllowedDirectory):
+        shown = f"{output.shown(found.path)} is shown as {found.mode.value}, at its own path"
+        output.data(f"sandbox {output.named(found.record)}: {shown}")
+        output.note(f"note: 'sandboxfs revoke {found.grant}' takes it back")
         return 0
     off = "" if found.policy.enabled else ", once rules are on again"
     output.data(f"sandbox {output.named(found.record)}: {quoted(str(found.rule))} decides first{off}")

@@ -126,7 +126,7 @@ class QuestionPrompt:
     def _describe(self, question: WaitingQuestion) -> None:
         more = len(self._waiting) - 1
         besides = f"  ({counted(more, 'question')} more)" if more else ""
-        self._show(f"[{question.id}] {question.access} {_path(question.path)}{besides}", Style.META)
+        self._show(f"[{question.id}] {question.deed} {_path(question.path)}{besides}", Style.META)
         for line in described(question):
             self._show(f"    {line}")
         self._preview(file_head(self._followed.session, question))
@@ -211,7 +211,12 @@ def described(question: WaitingQuestion) -> list[str]:
     lines = [by + (f", called {_path(called)}" if called not in ("", program.exe, program.command) else "")]
     if program.parents:
         lines.append("started by " + ", ".join(map(process, program.parents)))
-    lines.append(f"asked by rule '{question.rule}' ({question.rule.source})")
+    if question.mode is None:
+        lines.append(f"asked by rule '{question.rule}' ({question.rule.source})")
+    if question.reason is not None:
+        lines.append(f"it says: {question.reason}")
+    if question.problem is not None:
+        lines.append(f"cannot be shown: {question.problem}")
     waiting = f", {counted(question.requests, 'open')} waiting" if question.requests > 1 else ""
     others = f", {counted(question.more, 'path')} more in its directory" if question.more else ""
     lines.append(f"since {output.local_time(question.since)}{waiting}{others}")

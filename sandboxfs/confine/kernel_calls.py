@@ -23,8 +23,17 @@ _SECCOMP_SET_MODE_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _OPENAT2 = 437
-_RESOLVE_NO_MAGICLINKS = 0x02
-_AT_EMPTY_PATH = 0x1000
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
+_AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH, _AT_RECURSIVE = 0x100, 0x1000, 0x8000
+_NS_GET_USERNS = 0xB701
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+# The same numbers on every architecture.
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_BETWEEN_DESCRIPTORS = 0x04 | 0x40
+_MOUNT_READ_ONLY, _MOUNT_NO_SET_ID, _MOUNT_NO_DEVICES = 1, 2, 4
+_DETACH_LAZILY = 2
+_STATX_SIZE, _STATX_ATTRIBUTES, _STATX_MOUNT_ROOT = 256, 8, 0x2000
 
 # The same numbers on every architecture, as of all calls since Linux 5.1.
 _LANDLOCK_CREATE_RULESET = 444
@@ -140,6 +149,90 @@ def hold(directory: int, path: bytes, *, follow: bool) -> int:
     return _checked(
         _libc.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(directory), path, how, ctypes.c_size_t(len(how)))
     )
+
+
+def owner_of_namespace(namespace: int) -> int:
+    """Open the user namespace that owns another *namespace*."""
+    return _checked(_libc.ioctl(namespace, ctypes.c_ulong(_NS_GET_USERNS)))
+
+
+def enter_user_namespace(namespace: int) -> None:
+    """Enter a user namespace, with every privilege there; the process must have one thread."""
+    _checked(_libc.setns(namespace, _CLONE_NEWUSER))
+
+
+def enter_mount_namespace(namespace: int) -> None:
+    """Enter a mount namespace; the root and the current directory are its root then."""
+    _checked(_libc.setns(namespace, _CLONE_NEWNS))
+
+
+def copy_mount_namespace() -> None:
+    """Go on in a copy of the mount namespace, which belongs to the user namespace of this process."""
+    _checked(_libc.unshare(_CLONE_NEWNS))
+
+
+def copy_of_mount(directory: int, path: bytes = b"", *, whole: bool = False) -> int:
+    """Open a copy of the mount at *path* from *directory*, attached nowhere; *whole*: with those below."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW | (0 if path else _AT_EMPTY_PATH)
+    flags |= _AT_RECURSIVE if whole else 0
+    return _checked(
+        _libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(directory), path, ctypes.c_uint(flags))
+    )
+
+
+def attach_mount(mount: int, directory: int) -> None:
+    """Attach the *mount* that `copy_of_mount` opened at an open *directory*."""
+    flags = ctypes.c_uint(_MOVE_MOUNT_BETWEEN_DESCRIPTORS)
+    _checked(
+        _libc.syscall(
+            ctypes.c_long(_MOVE_MOUNT), ctypes.c_int(mount), b"", ctypes.c_int(directory), b"", flags
+        )
+    )
+
+
+def detach_current() -> None:
+    """Detach the mount whose root the current directory is, lazily."""
+    _checked(_libc.umount2(b".", _DETACH_LAZILY))
+
+
+def keep_privileges_off(mount: int) -> None:
+    """Have set-id bits and devices mean nothing on a *mount* that is attached nowhere."""
+    _change_mount(mount, _MOUNT_NO_SET_ID | _MOUNT_NO_DEVICES, 0)
+
+
+def make_writable(mount: int) -> None:
+    """Let a *mount* that is attached nowhere be written, if its file system can be."""
+    _change_mount(mount, 0, _MOUNT_READ_ONLY)
+
+
+def _change_mount(mount: int, added: int, cleared: int) -> None:
+    attributes = struct.pack("=QQQQ", added, cleared, 0, 0)
+    _checked(
+        _libc.syscall(
+            ctypes.c_long(_MOUNT_SETATTR),
+            ctypes.c_int(mount),
+            b"",
+            ctypes.c_uint(_AT_EMPTY_PATH),
+            attributes,
+            ctypes.c_size_t(len(attributes)),
+        )
+    )
+
+
+def open_directory(directory: int, name: bytes) -> int:
+    """Open what is called *name* in *directory* if it is a real directory; where one is mounted, that."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    how = struct.pack("=QQQ", flags, 0, _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH)
+    return _checked(
+        _libc.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(directory), name, how, ctypes.c_size_t(len(how)))
+    )
+
+
+def is_mount(directory: int) -> bool:
+    """Tell whether an open *directory* is the root of a mount."""
+    answer = ctypes.create_string_buffer(_STATX_SIZE)
+    _checked(_libc.statx(directory, b"", _AT_EMPTY_PATH, 0, answer))
+    return bool(struct.unpack_from("=Q", answer.raw, _STATX_ATTRIBUTES)[0] & _STATX_MOUNT_ROOT)
 
 
 def change_owner(held: int, user: int, group: int) -> None:

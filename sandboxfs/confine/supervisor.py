@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from sandboxfs.confine.enter import entrance
 from sandboxfs.confine.init import InitOrders
@@ -126,11 +126,32 @@ def ignored_signals() -> list[int]:
     return [number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN]
 
 
+class WorkBeside(Protocol):
+    """What a caller does beside a program that runs, whenever one of its descriptors is readable."""
+
+    def begin(self, process: int, poll: select.poll) -> None:
+        """The *process* that becomes the starter has begun; register descriptors."""
+
+    def attend(self, descriptor: int, poll: select.poll) -> bool:
+        """Do what there is to do, if it is one of those; return whether the program may go on."""
+
+
+class NothingBeside:
+    """Nothing is done beside the program."""
+
+    def begin(self, process: int, poll: select.poll) -> None:
+        """Nothing is registered."""
+
+    def attend(self, descriptor: int, poll: select.poll) -> bool:
+        return True
+
+
 class Supervisor:
     """Runs one program. Forks and handles signals: for a process with one thread, its main one."""
 
-    def __init__(self, program: ConfinedProgram) -> None:
+    def __init__(self, program: ConfinedProgram, beside: WorkBeside | None = None) -> None:
         self._program = program
+        self._beside = beside or NothingBeside()
         self._terminal = ControllingTerminal()
         self._relays = StreamRelays() if program.relayed else None
         self._become = entrance(program)
@@ -205,6 +226,7 @@ class Supervisor:
         if self._terminal.exists and signal.SIGHUP not in ignored:
             # For nothing but its being closed, which is always told.
             poll.register(self._terminal.descriptor, 0)
+        self._beside.begin(child, poll)
         try:
             if meanwhile is not None:
                 meanwhile()
@@ -220,24 +242,25 @@ class Supervisor:
 
     def _turn(self, poll: select.poll, waking: int) -> bool:
         """Attend to what is ready; False when the starter has gone, or is to go."""
-        for descriptor, _ in poll.poll(self._remaining):
-            if descriptor == self._channel:
-                if not self._listen():
-                    os.close(self._channel)
-                    return False
-            elif descriptor == waking:
-                for number in os.read(waking, 4096):
-                    self._pass_on(number)
-            elif descriptor in self._program.watched:
-                self._lose()
+        return all(self._attend_to(descriptor, poll, waking) for descriptor, _ in poll.poll(self._remaining))
+
+    def _attend_to(self, descriptor: int, poll: select.poll, waking: int) -> bool:
+        if descriptor == self._channel:
+            if not self._listen():
+                os.close(self._channel)
                 return False
-            elif descriptor == self._terminal.descriptor:
-                poll.unregister(descriptor)
-                if self._terminal.lent:
-                    # Its signal went to those who had the terminal: to us, had we not lent it.
-                    self._pass_on(signal.SIGHUP)
-            elif self._relays is not None:
-                self._relays.attend(descriptor, poll)
+        elif descriptor == waking:
+            for number in os.read(waking, 4096):
+                self._pass_on(number)
+        elif descriptor in self._program.watched or not self._beside.attend(descriptor, poll):
+            return self._lose()
+        elif descriptor == self._terminal.descriptor:
+            poll.unregister(descriptor)
+            if self._terminal.lent:
+                # Its signal went to those who had the terminal: to us, had we not lent it.
+                self._pass_on(signal.SIGHUP)
+        elif self._relays is not None:
+            self._relays.attend(descriptor, poll)
         return True
 
     def _end_overdue(self) -> bool:
@@ -273,10 +296,11 @@ class Supervisor:
         self._told = told
         self._deadline = time.monotonic() + _GRACE[told]
 
-    def _lose(self) -> None:
-        """A watched descriptor says that the program must not go on: the starter ends all when left alone."""
+    def _lose(self) -> bool:
+        """Somebody says that the program must not go on: the starter ends all when left alone."""
         self._outcome = ProgramEnd(lost=True)
         os.close(self._channel)
+        return False
 
     def _listen(self) -> bool:
         try:

@@ -26,7 +26,7 @@ import trio
 import trio.abc
 
 from sandboxfs.control.mount_table import MountTable
-from sandboxfs.overlay.control_dir import ControlDir, RequestReports
+from sandboxfs.overlay.control_dir import ControlDir, RequestChannel, RequestReports
 from sandboxfs.overlay.filesystem import AttributeChange, Caller, Entry, Filesystem, host_error
 from sandboxfs.overlay.host_changes import HostEvent
 
@@ -39,8 +39,9 @@ class ReplayDir(ControlDir):
         inner: Filesystem,
         files: Mapping[bytes, Callable[[], bytes]],
         requests: RequestReports | None = None,
+        channel: RequestChannel | None = None,
     ) -> None:
-        super().__init__(inner, files, requests)
+        super().__init__(inner, files, requests, channel)
         self._touched: frozenset[int] = frozenset()
         self._removed: frozenset[tuple[int, bytes]] = frozenset()
 

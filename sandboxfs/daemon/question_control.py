@@ -30,15 +30,18 @@ from sandboxfs.daemon.questions import (
     StandingGrant,
     over_as_json,
 )
+from sandboxfs.daemon.widenings import Widenings
 from sandboxfs.errors import SandboxBusy, UsageError
 from sandboxfs.overlay.decisions import ShownInode
 from sandboxfs.paths import quoted
 from sandboxfs.policy.explain import described_rule
 from sandboxfs.policy.grants import (
     Audience,
+    Extent,
     KeptGrant,
     ProcessMark,
     Recipient,
+    Wish,
     duration_of,
     extent_of,
 )
@@ -104,9 +107,12 @@ class _Follower:
 class QuestionControl:
     """The questions of one session, for persons."""
 
-    def __init__(self, questions: Questions, file: GrantFile | None = None, name: str = "") -> None:
+    def __init__(
+        self, questions: Questions, widenings: Widenings, file: GrantFile | None = None, name: str = ""
+    ) -> None:
         """Answers that are kept are written to *file*, as those of the sandbox called *name*."""
         self._questions = questions
+        self._widenings = widenings
         self._file = file
         self._name = name
         # One edit of the file at a time.
@@ -184,6 +190,7 @@ class QuestionControl:
             numbers = {_number(request, "id")}
         gone = self._questions.revoke(numbers)
         await self._drop_pages()
+        await self._widenings.settled()
         removed = await self._take_out([one.kept for one in gone if one.kept is not None])
         return {
             "revoked": [
@@ -278,6 +285,7 @@ class QuestionControl:
 
     def _withdrawn(self, grants: set[int]) -> None:
         self._outdated += self._withdraw(grants)
+        self._widenings.withdrawn(grants)
 
     async def _drop_pages(self) -> None:
         """Have the kernel drop the pages of files that are decided again."""
@@ -301,6 +309,7 @@ class QuestionControl:
             "directory": question.key.directory,
             "content": attempt.content,
             "rule": described_rule(attempt.rule),
+            **_wish(question),
             "program": {**(programs[0] if programs else none), "parents": programs[1:]},
             "requests": len(question.waits),
             "since": _time(trio.current_time() - question.asked_at),
@@ -350,13 +359,31 @@ class QuestionControl:
         }
 
 
+def _wish(question: PendingQuestion) -> dict[str, object]:
+    """Describe what is special to a wish: the mode, what the program says, and why it cannot be had."""
+    attempt = question.attempt
+    if not isinstance(attempt.access, Wish):
+        return {}
+    return {"mode": attempt.rule.mode.value, "reason": question.note, "problem": question.problem}
+
+
 def _answer_in(request: Request, question: PendingQuestion, peer: Peer) -> GivenAnswer:
     """Read the arguments of `answer`."""
     decision = request.text("decision")
     if decision not in ("allow", "deny"):
         raise UsageError("'decision' of 'answer' is 'allow' or 'deny'")
     attempt = question.attempt
-    extent, target = extent_of(request.optional_text("for") or "once", attempt.path, attempt.content)
+    word = request.optional_text("for") or "once"
+    extent, target = extent_of(word, attempt.path, attempt.content)
+    recipient = _recipient(request.args, request, question)
+    if isinstance(attempt.access, Wish):
+        if extent in (Extent.GLOB, Extent.CONTENT) or recipient != Recipient():
+            raise UsageError("a directory is shown as it was asked for, and to all programs of the run")
+        if decision == "allow" and question.problem is not None:
+            raise UsageError(f"{quoted(attempt.path)} cannot be shown: {question.problem}")
+        # The directory itself is meant, whatever it is called.
+        extent = Extent.ONCE if decision == "deny" and extent is Extent.ONCE else Extent.PATH
+        target = attempt.path
     reason = request.optional_text("reason")
     if reason is not None and (len(reason) > _LONGEST_REASON or not reason.isprintable()):
         raise UsageError(f"'reason' is one line of at most {_LONGEST_REASON} printable characters")
@@ -366,7 +393,7 @@ def _answer_in(request: Request, question: PendingQuestion, peer: Peer) -> Given
         extent,
         target,
         duration_of(request.optional_text("during") or "session"),
-        _recipient(request.args, request, question),
+        recipient,
         reason,
         Answerer(peer.pid, None if process is None else process.command),
     )
@@ -429,14 +456,19 @@ _ADVICE = {
 class RequestFiles:
     """The files of `.sandboxfs/requests`: what became of each question, for the program that waits for it."""
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: Questions, widenings: Widenings) -> None:
         self._questions = questions
+        self._widenings = widenings
 
     def numbers(self) -> list[int]:
-        waiting = [question.number for question in self._questions.asked()]
-        return sorted([*waiting, *(closed.question.number for closed in self._questions.ended())])
+        waiting = {question.number for question in self._questions.asked()}
+        over = {closed.question.number for closed in self._questions.ended()}
+        return sorted(waiting | over | set(self._widenings.numbers()))
 
     def report(self, number: int) -> bytes | None:
+        widening = self._widenings.report(number)
+        if widening is not None:
+            return widening
         for question in self._questions.asked():
             if question.number == number:
                 return _report(question, "waiting", None, False, "a person is asked; opening it waits")

@@ -34,6 +34,7 @@ from sandboxfs.policy.grants import (
     KeptGrant,
     ProcessMark,
     Recipient,
+    Wish,
     directory_of,
     is_in,
 )
@@ -116,15 +117,27 @@ class QuestionKey(NamedTuple):
     """What makes two questions equal. *content* is the digest of a new program."""
 
     rule: Rule
-    access: Access
+    access: Access | Wish
     directory: str
     exe: str | None
     content: str | None
 
 
+class QuestionWait(Protocol):
+    """Whoever waits for a question, since when it *began* to."""
+
+    began: float
+
+    def over(self, verdict: "_Outcome | None") -> None:
+        """The question is over."""
+
+
 @dataclass(eq=False)
 class PendingQuestion:
-    """One question. *paths* are those that its requests are for, the first is shown."""
+    """One question. *paths* are those that its requests are for, the first is shown.
+
+    Of a wish, *note* is what the program says about it, and *problem* why it cannot be granted, if so.
+    """
 
     number: int
     attempt: Attempt
@@ -134,7 +147,9 @@ class PendingQuestion:
     asked_at: float
     deadline: float
     paths: list[str]
-    waits: list["PendingOpen"] = field(default_factory=list)
+    waits: list[QuestionWait] = field(default_factory=list)
+    note: str | None = None
+    problem: str | None = None
     reading_until: float | None = None
     # Since when no request waits, because all are being decided again.
     idle_since: float | None = None
@@ -294,7 +309,7 @@ class Questions:
             found[0].hits += 1
             return Verdict(True, found[0].grant.number)
         unanswered = attempts[found.index(None)]
-        objection = self._objection() or self._fullness(_key(unanswered, self._processes.exe(caller.pid)))
+        objection = self.objection() or self._fullness(_key(unanswered, self._processes.exe(caller.pid)))
         if objection is not None:
             number = self._note_refusal(asked, attempts[0], objection)
             return self._told(asked, False, None, objection, number)
@@ -328,10 +343,14 @@ class Questions:
         before, after = os.fsdecode(old), os.fsdecode(new)
         for standing in self._grants.values():
             grant = standing.grant
+            if isinstance(grant.access, Wish):
+                continue
             one, other = (Attempt(grant.access, grant.rule, path, self._root) for path in (before, after))
             if grant.allows and grant.names(other) and not grant.names(one):
                 return False
         for question in self._open.values():
+            if isinstance(question.attempt.access, Wish):
+                continue
             shown, directory = question.attempt.path, directory_of(question.attempt.path)
             if before != shown == after or (is_in(after, directory) and not is_in(before, directory)):
                 return False
@@ -355,7 +374,8 @@ class Questions:
                 return standing
         return None
 
-    def _objection(self) -> str | None:
+    def objection(self) -> str | None:
+        """Say why nobody can be asked anything, if so."""
         if self._closed:
             return "the session ends"
         if not self.followers:
@@ -375,7 +395,8 @@ class Questions:
         known = self.unasked.pop(attempt, None)
         if known is None:
             key = _key(attempt, None)
-            question = PendingQuestion(self._next(), attempt, asked.ino, key, [], now, now, [attempt.path])
+            number = self.next_number()
+            question = PendingQuestion(number, attempt, asked.ino, key, [], now, now, [attempt.path])
         else:
             question = known.question
         self.unasked[attempt] = ClosedQuestion(question, Outcome.WITHDRAWN, None, why, now)
@@ -383,7 +404,8 @@ class Questions:
             self.unasked.popitem(last=False)
         return question.number
 
-    def _next(self) -> int:
+    def next_number(self) -> int:
+        """Return a number that no question and no grant has."""
         self._serial += 1
         return self._serial
 
@@ -394,7 +416,11 @@ class Questions:
         key = _key(attempt, exe)
         now = self._clock()
         began = now if waited is None else waited.began
-        question = self._by_key.get(key) or self._ask(key, attempt, asked.ino, caller, now)
+        question = self._by_key.get(key)
+        if question is None:
+            line, number = self._processes.line(caller.pid), self.next_number()
+            question = PendingQuestion(number, attempt, asked.ino, key, line, *self._times(), [attempt.path])
+            self._ask(question)
         question.idle_since = None
         if attempt.path not in question.paths and len(question.paths) < _PATHS:
             question.paths.append(attempt.path)
@@ -406,19 +432,55 @@ class Questions:
         self._waiting += 1
         return wait
 
-    def _ask(
-        self, key: QuestionKey, attempt: Attempt, ino: int, caller: Caller, now: float
-    ) -> PendingQuestion:
-        self._make_room(key)
-        line = self._processes.line(caller.pid)
-        number, deadline = self._next(), now + self._timeout
-        question = PendingQuestion(number, attempt, ino, key, line, now, deadline, [attempt.path])
-        self._open[question.number] = self._by_key[key] = question
+    def line(self, thread: int) -> list[ProgramSeen]:
+        """Return the process of a thread and its parents, the nearest first."""
+        return self._processes.line(thread)
+
+    def propose(
+        self,
+        attempt: Attempt,
+        number: int,
+        line: list[ProgramSeen],
+        wait: QuestionWait,
+        note: str | None,
+        problem: str | None,
+    ) -> str | None:
+        """Ask for a wish of the program of *line*, by the *number* that the program knows.
+
+        *wait* is told when `over` has the question. An equal question is joined. The result is why nobody can
+        be asked, if so.
+        """
+        exe = line[0].exe if line else None
+        key = QuestionKey(attempt.rule, attempt.access, attempt.path, exe, None)
+        objection = self.objection() or self._fullness(key)
+        if objection is not None:
+            return objection
+        question = self._by_key.get(key)
+        if question is None:
+            question = PendingQuestion(number, attempt, 0, key, line, *self._times(), [attempt.path])
+            question.note, question.problem = note, problem
+            self._ask(question)
+        question.waits.append(wait)
+        self._waiting += 1
+        return None
+
+    def refuses(self, attempt: Attempt) -> StandingGrant | None:
+        """Return the answer that stays and refuses an *attempt* to anybody, if there is one."""
+        standing = self._granted(attempt, 0)
+        return standing if standing is not None and not standing.grant.allows else None
+
+    def _times(self) -> tuple[float, float]:
+        """The moment at which a question begins, and that at which it ends."""
+        now = self._clock()
+        return now, now + self._timeout
+
+    def _ask(self, question: PendingQuestion) -> None:
+        self._make_room(question.key)
+        self._open[question.number] = self._by_key[question.key] = question
         self._record.event("asked", **self._about(question))
         self.begun()
         for tell in self.told:
             tell(question, None)
-        return question
 
     def _fullness(self, key: QuestionKey) -> str | None:
         """Say why there is no room for a further question, if so.
@@ -471,7 +533,7 @@ class Questions:
     def keep_before(self, kept: Iterable[KeptGrant], policy: Policy) -> None:
         """Begin with what was kept in earlier sessions."""
         for one in kept:
-            grant = one.in_force(self._next(), policy)
+            grant = one.in_force(self.next_number(), policy)
             self._grants[grant.number] = StandingGrant(grant, None, self._clock(), kept=one)
 
     def preview(self, number: int, answer: GivenAnswer) -> Grant:
@@ -515,7 +577,7 @@ class Questions:
         return standing
 
     def _grant(self, question: PendingQuestion, answer: GivenAnswer) -> StandingGrant:
-        grant = self._made(self._next(), question, answer)
+        grant = self._made(self.next_number(), question, answer)
         standing = self._grants[grant.number] = StandingGrant(grant, question.number, self._clock())
         self.begun()
         return standing
@@ -532,6 +594,20 @@ class Questions:
             None if answer.during is None else self._clock() + answer.during,
             answer.reason,
         )
+
+    def grant_wish(self, attempt: Attempt) -> StandingGrant:
+        """Let a wish stand that a person has without having been asked."""
+        self._limit_grants()
+        grant = Grant(
+            self.next_number(), True, attempt.access, attempt.rule, Extent.PATH, attempt.path, Recipient()
+        )
+        standing = self._grants[grant.number] = StandingGrant(grant, None, self._clock())
+        self.begun()
+        return standing
+
+    def drop(self, number: int) -> None:
+        """Forget a grant that nothing came of."""
+        self._grants.pop(number, None)
 
     def _limit_grants(self) -> None:
         if sum(standing.question is not None for standing in self._grants.values()) >= MOST_GRANTS:
@@ -569,7 +645,14 @@ class Questions:
 
     def given_up(self, wait: PendingOpen) -> None:
         """A request waits no more: its program was interrupted or ended."""
-        question = wait.question
+        self._leave(wait, wait.question)
+
+    def give_up_wish(self, wait: QuestionWait) -> None:
+        """Nobody waits for a wish any more."""
+        for question in self.asked():
+            self._leave(wait, question)
+
+    def _leave(self, wait: QuestionWait, question: PendingQuestion) -> None:
         if wait in question.waits:
             question.waits.remove(wait)
             self._waiting -= 1
@@ -579,6 +662,8 @@ class Questions:
     def recheck(self) -> None:
         """Decide everything again that waits: the policy is another one. Equal questions go on."""
         for question in self.asked():
+            if isinstance(question.attempt.access, Wish):
+                continue
             waits, question.waits = question.waits, []
             self._waiting -= len(waits)
             question.idle_since = self._clock()
@@ -675,6 +760,7 @@ class Questions:
             "access": attempt.access.value,
             "path": attempt.path,
             "rule": str(attempt.rule),
+            **({} if question.note is None else {"note": question.note}),
             "program": None if program is None else program.exe or program.command,
             "program_pid": None if program is None else program.pid,
         }

@@ -45,6 +45,7 @@ from sandboxfs.daemon.session_log import (
     denials_report,
     policy_report,
 )
+from sandboxfs.daemon.widenings import README, Widenings
 from sandboxfs.errors import MountFailed
 from sandboxfs.fuse.connection import serve
 from sandboxfs.fuse.notify import Notifier
@@ -112,7 +113,8 @@ class Session:
         self.questions.explain = self.journal.explain
         file = GrantFile(record.config or locations.config, record.workspace, record.mountpoint)
         self._kept = file.read()
-        self.asking = QuestionControl(self.questions, file, record.name)
+        self.widenings = Widenings(self.questions, self._audit, record.workspace)
+        self.asking = QuestionControl(self.questions, self.widenings, file, record.name)
         guard = Guard(overlay, self.policy_control.compiled(), self.journal, links, self.questions)
         self.asking.serve(guard.withdraw, self.telling.invalidate)
         self.policy_control.changed = self.questions.recheck
@@ -124,6 +126,7 @@ class Session:
         self.filesystem = ReplayDir(
             guard,
             {
+                b"README": lambda: README,
                 b"policy": lambda: policy_report(self.policy_control.policy, record.workspace),
                 b"denials": lambda: denials_report(
                     self.journal,
@@ -138,7 +141,8 @@ class Session:
                     self.policy_control.ignored,
                 ),
             },
-            RequestFiles(self.questions),
+            RequestFiles(self.questions, self.widenings),
+            self.widenings,
         )
         self.upper_control = UpperControl(overlay, guard, places.commits, self.telling.refresh)
         self._echoes = EventReplay(self.filesystem, record.mountpoint)
@@ -149,7 +153,8 @@ class Session:
             self.policy_control.handlers()
             | self.upper_control.handlers()
             | observations.handlers()
-            | self.asking.handlers(),
+            | self.asking.handlers()
+            | self.widenings.handlers(),
             view=ViewWatch(record.mountpoint),
             harmless={"status", "rules", "why"},
         )
@@ -340,6 +345,7 @@ async def _serve_until_told(
             nursery.start_soon(session.follower.run)
             nursery.start_soon(endure, "the clock of questions", session.asking.run)
             nursery.start_soon(endure, "git's ignore rules", session.policy_control.follow_ignores)
+            nursery.start_soon(endure, "asking for directories", session.widenings.run)
             try:
                 await nursery.start(session.control.serve, session.address)
                 await serve(

@@ -3,6 +3,10 @@
 The directory is never listed and cannot be changed: it shows, it does not control. The content of its files
 is generated when they are opened, like that of /proc. `requests` has one file for each question to a person,
 by its number. Every other request goes to the inner filesystem.
+
+`request` is the one file that can be written, and all that can be done there is to ask a person: one line of
+JSON for each opening, after which the file reads on with the answer to it. What is decided later is in
+`answers`, by the number of the request: opening one waits until there is something in it.
 """
 
 import errno
@@ -26,10 +30,14 @@ from sandboxfs.overlay.filesystem import (
 from sandboxfs.overlay.inode_table import FIRST_VIRTUAL
 
 NAME = b".sandboxfs"
-REQUESTS = b"requests"
+REQUESTS, REQUEST, ANSWERS = b"requests", b"request", b"answers"
 _DIRECTORY = FIRST_VIRTUAL
 _REQUESTS = FIRST_VIRTUAL + (1 << 16)
+_REQUEST = FIRST_VIRTUAL + (1 << 17)
+_ANSWERS = FIRST_VIRTUAL + (1 << 18)
+_DIRECTORIES = (_DIRECTORY, _REQUESTS, _ANSWERS)
 _FIRST_REQUEST = FIRST_VIRTUAL + (1 << 32)
+_FIRST_ANSWER = FIRST_VIRTUAL + (1 << 40)
 _LAST_HANDLE = 1 << 62
 
 
@@ -53,6 +61,27 @@ class NoRequests:
         return None
 
 
+class RequestChannel(Protocol):
+    """What `request` and `answers` lead to."""
+
+    def submit(self, line: bytes, caller: Caller) -> bytes:
+        """Take a request; return what is answered at once. OSError for one that makes no sense."""
+
+    def answer(self, number: int, caller: Caller) -> bytes:
+        """Return what became of a request; raise `Postponed` as long as that is open."""
+
+    def report(self, number: int) -> bytes | None:
+        """Return how a request stands; None where there is no such request."""
+
+
+class RequestHandle:
+    """One opening of `request`: what was written, and the answer after it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.text = b""
+
+
 class ControlDir:
     """A filesystem with the virtual directory added; *files* generate the content of each virtual file."""
 
@@ -61,13 +90,16 @@ class ControlDir:
         inner: Filesystem,
         files: Mapping[bytes, Callable[[], bytes]],
         requests: RequestReports | None = None,
+        channel: RequestChannel | None = None,
     ) -> None:
         self._inner = inner
+        self._channel = channel
+        self._asking: dict[int, RequestHandle] = {}
         self._names = sorted(files)
         self._files = files
         self._requests = requests or NoRequests()
-        # The handles of listings of `requests`.
-        self._request_lists: set[int] = set()
+        # The handles of listings of `requests` and `answers`, and which of these.
+        self._request_lists: dict[int, int] = {}
         self._open: dict[int, bytes] = {}
         self._roots: set[int] = set()
         # Handles count down from far above those of the inner filesystem.
@@ -79,24 +111,35 @@ class ControlDir:
     # The virtual part
 
     def _ino(self, parent: int, name: bytes) -> int | None:
-        if parent == _REQUESTS:
-            number = int(name) if name.isdigit() and not name.startswith(b"0") else 0
-            return _FIRST_REQUEST + number if self._requests.report(number) is not None else None
+        if parent in (_REQUESTS, _ANSWERS):
+            # No number is longer; a name of any length would be an inode of any size.
+            plain = name.isdigit() and not name.startswith(b"0") and len(name) < 10
+            return self._numbered(parent, int(name)) if plain else None
         if name == REQUESTS:
             return _REQUESTS
+        if name in (REQUEST, ANSWERS) and self._channel is not None:
+            return _REQUEST if name == REQUEST else _ANSWERS
         return _DIRECTORY + 1 + self._names.index(name) if name in self._files else None
 
-    def _content(self, ino: int) -> bytes:
+    def _numbered(self, parent: int, number: int) -> int | None:
+        if parent == _REQUESTS:
+            return _FIRST_REQUEST + number if self._requests.report(number) is not None else None
+        known = self._channel is not None and self._channel.report(number) is not None
+        return _FIRST_ANSWER + number if known else None
+
+    def _content(self, ino: int, caller: Caller) -> bytes:
         if ino < _FIRST_REQUEST:
             return self._files[self._names[ino - _DIRECTORY - 1]]()
+        if ino >= _FIRST_ANSWER and self._channel is not None:
+            return self._channel.answer(ino - _FIRST_ANSWER, caller)
         found = self._requests.report(ino - _FIRST_REQUEST)
         if found is None:
             raise host_error(errno.ESTALE)
         return found
 
     def _entry(self, ino: int) -> Entry:
-        is_dir = ino in (_DIRECTORY, _REQUESTS)
-        mode = stat.S_IFDIR | 0o555 if is_dir else stat.S_IFREG | 0o444
+        is_dir = ino in _DIRECTORIES
+        mode = stat.S_IFDIR | 0o555 if is_dir else stat.S_IFREG | (0o666 if ino == _REQUEST else 0o444)
         fields = (mode, ino, 0, 1, os.geteuid(), os.getegid(), 0, self._made, self._made, self._made)
         nanoseconds = self._made * 10**9
         others = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), nanoseconds)
@@ -168,6 +211,9 @@ class ControlDir:
     def setattr(self, ino: int, change: AttributeChange, handle: int | None, caller: Caller) -> Entry:
         if caller.pid == self.onlooker:
             return self._seem_to_change(ino, change, caller)
+        if ino == _REQUEST and change.mode is change.uid is change.gid is None:
+            # A shell empties what it writes to; there is nothing in it.
+            return self._entry(ino)
         self._check(ino, caller)
         return self._inner.setattr(ino, change, handle, caller)
 
@@ -223,10 +269,15 @@ class ControlDir:
             if caller.pid == self.onlooker:
                 raise host_error(errno.EPERM)
             return self._inner.open(ino, flags, caller)
+        if ino == _REQUEST:
+            handle = next(self._serial)
+            self._asking[handle] = RequestHandle(caller)
+            return OpenedFile(handle, keep_cache=False, direct=True)
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
             raise host_error(errno.EROFS)
+        content = self._content(ino, caller)
         handle = next(self._serial)
-        self._open[handle] = self._content(ino)
+        self._open[handle] = content
         return OpenedFile(handle, keep_cache=False, direct=True)
 
     def create(
@@ -238,17 +289,27 @@ class ControlDir:
     def read(self, handle: int, offset: int, size: int) -> bytes | memoryview:
         if handle in self._open:
             return self._open[handle][offset : offset + size]
+        if handle in self._asking:
+            return self._asking[handle].text[offset : offset + size]
         return self._inner.read(handle, offset, size)
 
     def write(self, handle: int, offset: int, data: bytes | memoryview, *, strip: bool = False) -> int:
+        asking = self._asking.get(handle)
+        if asking is not None and self._channel is not None:
+            line = bytes(data)
+            if line.strip() and asking.text:
+                raise host_error(errno.EINVAL)
+            if line.strip():
+                asking.text = line + self._channel.submit(line, asking.caller)
+            return len(line)
         return self._inner.write(handle, offset, data, strip=strip)
 
     def release(self, handle: int) -> None:
-        if self._open.pop(handle, None) is None:
+        if self._asking.pop(handle, None) is None and self._open.pop(handle, None) is None:
             self._inner.release(handle)
 
     def fsync(self, handle: int, datasync: bool) -> None:
-        if handle not in self._open:
+        if handle not in self._open and handle not in self._asking:
             self._inner.fsync(handle, datasync)
 
     # Directories
@@ -261,8 +322,8 @@ class ControlDir:
             return handle
         handle = next(self._serial)
         self._open[handle] = b""
-        if ino == _REQUESTS:
-            self._request_lists.add(handle)
+        if ino in (_REQUESTS, _ANSWERS):
+            self._request_lists[handle] = ino
         return handle
 
     def listing_lasts(self, handle: int) -> bool:
@@ -275,31 +336,36 @@ class ControlDir:
 
     def readdir(self, handle: int, start: int, *, brief: bool = False) -> Iterator[tuple[bytes, Entry, int]]:
         if handle in self._open:
-            return self._requested(start) if handle in self._request_lists else self._virtual_entries(start)
+            listed = self._request_lists.get(handle)
+            return self._virtual_entries(start) if listed is None else self._requested(listed, start)
         entries = self._inner.readdir(handle, start, brief=brief)
         # A workspace may have an entry of this name; the view has only the virtual directory.
         return (entry for entry in entries if entry[0] != NAME) if handle in self._roots else entries
 
     def _virtual_entries(self, start: int) -> Iterator[tuple[bytes, Entry, int]]:
         files = range(_DIRECTORY + 1, _DIRECTORY + 1 + len(self._names))
-        inodes = [_DIRECTORY, ROOT_INODE, *files, _REQUESTS]
-        for position, name in enumerate([b".", b"..", *self._names, REQUESTS]):
+        inodes = [_DIRECTORY, ROOT_INODE, *files, _REQUESTS, _REQUEST, _ANSWERS]
+        names = [b".", b"..", *self._names, REQUESTS, REQUEST, ANSWERS]
+        for position, name in enumerate(names if self._channel is not None else names[:-2]):
             if position >= start:
                 entry = self._entry(max(inodes[position], _DIRECTORY))
                 yield name, entry, position + 1
 
-    def _requested(self, start: int) -> Iterator[tuple[bytes, Entry, int]]:
-        """The entries of `requests`: the position after each is its number and three."""
+    def _requested(self, ino: int, start: int) -> Iterator[tuple[bytes, Entry, int]]:
+        """The entries of `requests`: the position after each is its number and three.
+
+        Those of `answers` are not listed: whoever reads all files that there are would wait for a person.
+        """
         for position, name in enumerate([b".", b".."]):
             if position >= start:
-                yield name, self._entry(_REQUESTS if name == b"." else _DIRECTORY), position + 1
-        for number in self._requests.numbers():
+                yield name, self._entry(ino if name == b"." else _DIRECTORY), position + 1
+        for number in self._requests.numbers() if ino == _REQUESTS else ():
             if number + 2 >= start:
                 yield b"%d" % number, self._entry(_FIRST_REQUEST + number), number + 3
 
     def releasedir(self, handle: int) -> None:
         self._roots.discard(handle)
-        self._request_lists.discard(handle)
+        self._request_lists.pop(handle, None)
         if self._open.pop(handle, None) is None:
             self._inner.releasedir(handle)
 

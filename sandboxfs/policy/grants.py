@@ -41,6 +41,12 @@ class Audience(StrEnum):
     TREE = "tree"
 
 
+class Wish(StrEnum):
+    """What a program asks a person for that no access asks for."""
+
+    WIDEN = "widen"
+
+
 @dataclass(frozen=True)
 class ProcessMark:
     """One process: a number alone may be given to another process."""
@@ -78,9 +84,12 @@ class Recipient:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An access that a rule asks about. *path* is relative to *root*; *content*: a new program's digest."""
+    """An access that a rule asks about. *path* is relative to *root*; *content*: a new program's digest.
 
-    access: Access
+    Of a wish, *path* is absolute, and *rule* says which mode it is to have.
+    """
+
+    access: Access | Wish
     rule: Rule
     path: str
     root: str
@@ -96,7 +105,7 @@ class Grant:
 
     number: int
     allows: bool
-    access: Access
+    access: Access | Wish
     rule: Rule
     extent: Extent
     target: str
@@ -158,6 +167,12 @@ class KeptGrant:
     @classmethod
     def of(cls, grant: Grant, workspace: str) -> "KeptGrant":
         """Return the table for *grant*; `UsageError` for one that cannot outlive its session."""
+        access = grant.access
+        if isinstance(access, Wish):
+            raise UsageError(
+                "the answer cannot be kept: a directory is shown as long as the session lasts",
+                hint="name it when a run is started, with --allow",
+            )
         objection = _objection(grant)
         if objection is None:
             words = (workspace, grant.rule.pattern, grant.target, grant.recipient.exe or "")
@@ -169,7 +184,7 @@ class KeptGrant:
             workspace,
             grant.rule.pattern,
             grant.rule.source.kind,
-            grant.access,
+            access,
             grant.allows,
             grant.extent,
             grant.target,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
-from sandboxfs.policy.grants import Audience, Extent, Grant, KeptGrant, ProcessMark, Recipient
+from sandboxfs.policy.grants import Audience, Extent, Grant, KeptGrant, ProcessMark, Recipient, Wish
 from sandboxfs.policy.model import Access, Mode, Rule, RuleCondition, RuleSource, SourceKind
 from sandboxfs.service.questions import GrantsInForce, ShownGrant
 
@@ -42,7 +42,7 @@ def _read(grant: ShownGrant) -> Grant:
     return Grant(
         grant.id,
         grant.decision == "allow",
-        Access(grant.access),
+        Wish(grant.access) if grant.access in tuple(Wish) else Access(grant.access),
         rule,
         Extent(grant.extent),
         grant.path,

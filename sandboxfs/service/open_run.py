@@ -45,6 +45,7 @@ from sandboxfs.state.store import Store
 
 if TYPE_CHECKING:
     from sandboxfs.confine.runner import RunningProgram, StandardStreams
+    from sandboxfs.service.widening import RunWidening
 
 # What doors need of confinement is offered here too.
 __all__ = [
@@ -128,6 +129,9 @@ class OpenRun:
         *temporary* is its directory for temporary files, where it has no /tmp of its own.
         """
         added = {"SANDBOXFS": "1", "SANDBOXFS_SANDBOX": self.name}
+        top = self.place(self.view.record.workspace)
+        if top is not None:
+            added["SANDBOXFS_VIEW"] = str(top)
         if not self.request.network and self.choice.confinement is not Confinement.NONE:
             added["SANDBOXFS_NETWORK_DISABLED"] = "1"
         directory = None if program is None else program.directory
@@ -177,16 +181,22 @@ class OpenRun:
         return self.home if self.confined_by_name else self.private_home
 
     def run(
-        self, program: ProgramRequest, tell: Tell, meanwhile: Callable[[], object] | None = None
+        self,
+        program: ProgramRequest,
+        tell: Tell,
+        meanwhile: Callable[[], object] | None = None,
+        widening: "RunWidening | None" = None,
     ) -> ProgramEnd:
         """Run *program* to its end, supervised by this process; *meanwhile* is called once, while it starts.
 
-        For a process with one thread: it forks, and handles signals.
+        *widening* shows it further directories. For a process with one thread: it forks, and handles signals.
         """
         from sandboxfs.confine.supervisor import Supervisor
 
         with self._prepared(program, tell) as confined:
-            return Supervisor(confined).run(meanwhile)
+            if widening is not None:
+                widening.home_lock = next(iter(confined.held), None)
+            return Supervisor(confined, widening).run(meanwhile)
 
     def start(
         self, program: ProgramRequest, streams: "StandardStreams", tell: Tell, *, terminal: bool

@@ -31,6 +31,7 @@ from sandboxfs.policy.model import Mode
 from sandboxfs.service.resolve_policy import asked_options, outside_allows, says_the_same
 from sandboxfs.service.run_views import (
     UNCHANGED,
+    Root,
     RunRequest,
     RunRoots,
     RunView,
@@ -261,6 +262,30 @@ class ViewStarter:
         plans, beside = self._plans()
         return self._started(plans, undo, waiting), beside.files
 
+    def start_companion(self, first: SandboxRecord, root: Root, waiting: WaitingDaemon) -> RunView:
+        """Have the daemon *waiting* serve *root* beside the sandbox of *first*, which is served already.
+
+        It gets the rules that it would have had from the beginning.
+        """
+        options = first.options
+        policy = replace(self._request.policy, rules=options.rules, symlinks=options.symlinks)
+        self._request = replace(self._request, policy=policy, config=options.config)
+        (request,) = self._companion_requests(first.name, RunRoots((root,), first.readable))
+        plan = self._plan(request)
+        # What was said on the command line of the first run is in its record alone.
+        settings = replace(
+            plan.record.settings,
+            audit=first.settings.audit,
+            ask_timeout=first.settings.ask_timeout,
+            asked_programs=first.settings.asked_programs,
+        )
+        record = replace(plan.record, companion_of=first.name, settings=settings)
+        (plan,) = self._covered([replace(plan, record=record)])
+        if plan.record.name not in first.companions:
+            # Before it is there: what is known and is not there is passed over.
+            self._store.save(replace(first, companions=(*first.companions, plan.record.name)))
+        return self._start_view(plan, waiting)
+
     def _plans(self) -> tuple[list["MountPlan"], RunRoots]:
         """Plan the workspace's view and those of its companions."""
         first = self._plan(self._first_request())
@@ -277,7 +302,7 @@ class ViewStarter:
         policy = replace(self._request.policy, rules=options.rules, symlinks=options.symlinks)
         self._request = replace(self._request, policy=policy, config=options.config)
         beside = sort_out(first.roots, workspace, home, self._request.home)
-        plans = [self._plan(request) for request in self._companion_requests(first, beside)]
+        plans = [self._plan(request) for request in self._companion_requests(first.record.name, beside)]
         # Those of earlier runs may hold changes as well.
         known = () if first.previous is None else filter(self._store.exists, first.previous.companions)
         names = dict.fromkeys([*known, *(plan.record.name for plan in plans)])
@@ -344,8 +369,8 @@ class ViewStarter:
             settings = replace(settings, symlinks=Symlinks.KEEP)
         return replace(plan, record=replace(plan.record, settings=settings))
 
-    def _companion_requests(self, plan: "MountPlan", beside: RunRoots) -> list["MountRequest"]:
-        """Return what to ask for so that everything *beside* the workspace of *plan* is served."""
+    def _companion_requests(self, first: str, beside: RunRoots) -> list["MountRequest"]:
+        """Return what to ask for so that everything *beside* the sandbox *first* is served."""
         from sandboxfs.service.mount_plan import MountRequest
 
         taken: set[str] = set()
@@ -354,7 +379,7 @@ class ViewStarter:
         if beside.home is not None:
             places.append((beside.home, "home", Mode.RW))
         for path, word, mode in places:
-            name = _companion_name(self._store, plan.record.name, path, word, taken)
+            name = _companion_name(self._store, first, path, word, taken)
             taken.add(name)
             requests.append(
                 MountRequest(

@@ -9,15 +9,17 @@ An access is explained by the daemon, which knows what was changed in the sessio
 the sandbox's record. The view itself is not looked at.
 """
 
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandboxfs.codec import OPTIONAL, SPARSE, Malformed, decode, encode
 from sandboxfs.control.control_socket import DaemonBug as DaemonBug
 from sandboxfs.control.control_socket import ask, control_address
-from sandboxfs.control.mount_table import SandboxStatus
+from sandboxfs.control.mount_table import MountTable, SandboxStatus
 from sandboxfs.errors import DaemonLost, SandboxError, UsageError
 from sandboxfs.paths import counted, quoted
 from sandboxfs.policy.explain import Remedy, described_explanation, described_rule, explain, present_in
@@ -26,7 +28,7 @@ from sandboxfs.policy.sources import parse_mode
 from sandboxfs.service.events import CallerContext, Events
 from sandboxfs.service.resolve_policy import came_from, followed
 from sandboxfs.service.select import select_observed
-from sandboxfs.service.workspace import place_in
+from sandboxfs.service.workspace import inside, place_in, user_path
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.store import SandboxRecord, Store
 
@@ -264,14 +266,79 @@ def switch_policy(switch: Switch, name: str | None, caller: CallerContext, event
     return SessionPolicy(sandbox.record, *_asked(store, sandbox, switch))
 
 
-def allow_path(path: str, word: str, name: str | None, caller: CallerContext, events: Events) -> AllowedPath:
-    """Give *path*, as the caller names it, and what is below it the mode that *word* names."""
-    mode = parse_mode(word, "allow")
+@dataclass(frozen=True)
+class AllowedDirectory:
+    """A directory outside the workspace that programs of the running session can use from now on."""
+
+    record: SandboxRecord
+    path: Path
+    mode: Mode
+    grant: int
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "name": self.record.name,
+            "workspace": str(self.record.workspace),
+            "path": str(self.path),
+            "mode": self.mode.value,
+            "grant": self.grant,
+        }
+
+
+# The words for modes that a path may end with.
+_AT_THE_END = tuple(f":{mode.value}" for mode in Mode)
+# Seconds for a run to start what serves a directory, and to mount that.
+_SHOWN_WITHIN = 100.0
+
+
+def allow_path(
+    path: str, word: str | None, name: str | None, caller: CallerContext, events: Events
+) -> AllowedPath | AllowedDirectory:
+    """Give *path*, as the caller names it, and what is below it the mode that *word* names, else `rw`.
+
+    A directory outside the workspace is shown to the programs of a run that goes on. Without a *word*, the
+    path may end with a colon and one.
+    """
+    if word is None and path.endswith(_AT_THE_END) and not os.path.lexists(path):
+        path, _, word = path.rpartition(":")
+    mode = parse_mode(word or Mode.RW.value, "allow")
     store, sandbox = select_observed(name, caller, events, changing=True, served=True)
-    place, _ = followed(store, sandbox.record, place_in(sandbox.record, path, caller.directory))
-    asked = {"path": str(sandbox.record.workspace / place), "mode": mode.value}
+    record = sandbox.record
+    found = inside(path, record.workspace, record.mountpoint, caller.directory, MountTable.read())
+    if found is None:
+        return _allow_beside(store, sandbox, user_path(path, caller.directory), mode)
+    place, _ = followed(store, record, found)
+    asked = {"path": str(record.workspace / place), "mode": mode.value}
     policy, answer = _asked(store, sandbox, "allow", asked)
-    return AllowedPath(sandbox.record, policy, answer, sandbox, place or ".", mode)
+    return AllowedPath(record, policy, answer, sandbox, place or ".", mode)
+
+
+def _allow_beside(store: Store, sandbox: SandboxStatus, given: Path, mode: Mode) -> AllowedDirectory:
+    """Have a directory outside the workspace shown by the runs that go on."""
+    record = sandbox.record
+    outside = f"{quoted(given)} is not in the workspace {quoted(record.workspace)}"
+    if mode not in (Mode.RO, Mode.RW):
+        raise UsageError(f"{outside}: it can be 'ro' or 'rw' there, not '{mode.value}'")
+    option = quoted(f"{given}:{mode.value}")
+    if sandbox.state == "mounted":
+        try:
+            place = MountTable.read().resolve(given)
+            if not place.is_dir():
+                raise UsageError(f"{outside}, and no directory: only a directory can be shown there")
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot use {quoted(given)}: {error}") from error
+        about = {"path": str(place), "mode": mode.value}
+        try:
+            answer = ask_daemon(store, sandbox, "widen", about, timeout=_SHOWN_WITHIN)
+        except UsageError as error:
+            error.hint = error.hint or f"a run shows what it is started with: --allow {option}"
+            raise
+        grant = answer.get("grant")
+        return AllowedDirectory(record, place, mode, grant if isinstance(grant, int) else 0)
+    raise UsageError(
+        f"{outside}, and no run of sandbox '{sandbox.name}' goes on",
+        hint=f"name it when the next run is started: --allow {option}",
+    )
 
 
 def still_refused(allowed: AllowedPath, caller: CallerContext) -> str | None:

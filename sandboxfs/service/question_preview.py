@@ -28,7 +28,9 @@ class FileHead:
 
 
 def file_head(session: QuestionSession, question: WaitingQuestion) -> FileHead | None:
-    """Return the head of the file that *question* is about; None where it cannot be read."""
+    """Return the head of the file that *question* is about; None where it cannot be read, or is none."""
+    if question.mode is not None:
+        return None
     record = session.record
     places = session.store.places(record.name)
     try:

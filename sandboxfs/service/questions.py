@@ -79,6 +79,10 @@ class WaitingQuestion:
     So many *requests* wait, for this path and for *more* paths of its *directory*. *content* is the digest of
     a program that is new. *remaining* seconds are left, None while a person reads it. *answer* is as the
     daemon describes the question.
+
+    Where a program asks for a directory that it cannot see, *access* is `widen`, *path* is the directory's on
+    the host, *mode* what it is asked for as, *reason* the program's own words, and *problem* why it cannot be
+    shown, if so.
     """
 
     id: int
@@ -91,8 +95,16 @@ class WaitingQuestion:
     requests: int
     more: int = field(default=0, metadata=OPTIONAL)
     content: str | None = field(default=None, metadata=OPTIONAL)
+    mode: str | None = field(default=None, metadata=OPTIONAL)
+    reason: str | None = field(default=None, metadata=OPTIONAL)
+    problem: str | None = field(default=None, metadata=OPTIONAL)
     remaining: Seconds | None = field(default=None, metadata=OPTIONAL)
     answer: Mapping[str, object] = field(default_factory=dict, metadata=APART, compare=False)
+
+    @property
+    def deed(self) -> str:
+        """What is asked for, in a word or two."""
+        return self.access if self.mode is None else f"{self.access} {self.mode}"
 
     def as_json(self) -> dict[str, object]:
         return described(self.answer)

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +34,7 @@ from sandboxfs.service.run_views import (
     begin,
     observed,
 )
+from sandboxfs.service.widening import RunWidening
 from sandboxfs.state.disk import is_empty
 
 if TYPE_CHECKING:
@@ -110,10 +111,15 @@ def run(
         events.opened(session)
         with events.outside():
             beginnings = begin(session.views, begun, assertions)
-        end = session.run(program, events.warn, events.starting)
-        # Asked while the daemons are still held. One that was lost tells nothing any more.
-        with events.outside():
-            seen = [observed(one, end=True) for one in ([] if end.lost else beginnings)]
+        with RunWidening(session, assertions, events.outside) as widening:
+            end = session.run(program, events.warn, events.starting, widening)
+            beginnings += widening.beginnings
+            # Asked while the daemons are still held. One that was lost tells nothing any more.
+            with events.outside():
+                seen = [observed(one, end=True) for one in ([] if end.lost else beginnings)]
+            beginnings += [start for start, _ in widening.gone]
+            seen += [saw for _, saw in widening.gone]
+            session = replace(session, views=tuple(one.view for one in beginnings))
     if end.held:
         events.warn("something else still holds the program's output open; what it writes now is lost")
     try:

@@ -9,16 +9,28 @@ the host. Therefore:
 - each directory on the way is a mount of its own in every run (`HomeMounts.kept`): no program can rename or
   remove a mountpoint of its own namespace;
 - runs that use the home at the same time hold a shared lock on a list of the destinations, and every one of
-  them keeps all of the list in place; a destination that is not on the list is refused meanwhile.
+  them keeps all of the list in place; a destination that is not on the list is refused meanwhile. A run that
+  is alone adds one while its program runs (`widening`), and no other begins before that is in place.
 
 The user's git name and address, and a mark in the prompt of a shell, come as files and variables beside it.
 """
 
 import os
 import stat
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from fcntl import (
+    F_OFD_SETLK,
+    F_OFD_SETLKW,
+    F_RDLCK,
+    F_WRLCK,
+    LOCK_EX,
+    LOCK_NB,
+    LOCK_SH,
+    fcntl,
+    flock,
+)
 from pathlib import Path, PurePath
 
 from sandboxfs.errors import MountFailed, SandboxBusy
@@ -66,6 +78,7 @@ def _hold(lock: Path, home: Path, wanted: Mapping[PurePath, bool], *, keeps: boo
             aside = _prepare(home, wanted)
         # Another run may come between the two locks: what it wrote and prepared holds for this one too.
         flock(descriptor, LOCK_SH)
+        _lock_alone(descriptor, F_RDLCK, F_OFD_SETLKW)
         listed = _read_list(descriptor)
         _check(wanted, listed, keeps=keeps)
     except BaseException:
@@ -82,6 +95,35 @@ def _alone(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _lock_alone(descriptor: int, kind: int, how: int) -> None:
+    """Take the second lock on the list, which is for one run alone while it adds a destination.
+
+    Unlike the first, it goes from shared to exclusive and back without being lost on the way.
+    """
+    fcntl(descriptor, how, struct.pack("@hhqqi4x", kind, os.SEEK_SET, 0, 0, 0))
+
+
+def hold_home_alone(lock: int, home: Path) -> None:
+    """Keep other runs from beginning to use the home at *home*, whose descriptor is *lock*.
+
+    Raises `SandboxBusy` when one uses it already: its programs could rename what is on the way to a mount.
+    """
+    try:
+        _lock_alone(lock, F_WRLCK, F_OFD_SETLK)
+    except BlockingIOError:
+        raise SandboxBusy(
+            f"another run uses this sandbox's home, {quoted(home)}",
+            hint="wait for the other to end, or name the directory with --allow in the first run",
+        ) from None
+
+
+def share_home(lock: int, added: PurePath | None = None) -> None:
+    """Let other runs use the home again; *added* is a destination that is mounted there from now on."""
+    if added is not None and added not in _read_list(lock):
+        os.pwrite(lock, os.fsencode(added) + b"\0", os.fstat(lock).st_size)
+    _lock_alone(lock, F_RDLCK, F_OFD_SETLK)
 
 
 def _check(wanted: Iterable[PurePath], listed: Iterable[PurePath], *, keeps: bool) -> None:
@@ -274,20 +316,72 @@ STAND_IN = "sandboxfs"
 _STAND_IN = r"""#!/bin/sh
 # Stands in for sandboxfs, which is out of reach in this run or has no business in it.
 name='@'
+top=$PWD
+while [ ! -e "$top/.sandboxfs/policy" ] && [ -n "$top" ]; do top=${top%/*}; done
+[ -e "$top/.sandboxfs/policy" ] || top=
+fail() {
+    echo "sandboxfs: $1" >&2
+    exit 2
+}
+escaped() {
+    printf %s "$1" | LC_ALL=C sed 's/[\\"]/\\&/g'
+}
+request() {
+    path= mode=rw reason= wait=1 json=
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --reason) [ $# -gt 1 ] || fail "--reason needs a text"; reason=$2; shift ;;
+        --reason=*) reason=${1#*=} ;;
+        --no-wait) wait= ;;
+        --json) json=1 ;;
+        -*) fail "request knows no option '$1'" ;;
+        *) if [ -z "$path" ]; then path=$1; else mode=$1; fi ;;
+        esac
+        shift
+    done
+    [ -n "$path" ] || fail "usage: sandboxfs request PATH [ro|rw] [--reason TEXT] [--no-wait] [--json]"
+    case $path in /*) ;; *) path=$PWD/$path ;; esac
+    path=$(realpath -ms -- "$path" 2>/dev/null || printf %s "$path")
+    control=${SANDBOXFS_VIEW:-$top}/.sandboxfs
+    [ -e "$control/request" ] || fail "nothing can be asked for here: there is no $control/request"
+    line="{\"path\": \"$(escaped "$path")\", \"mode\": \"$(escaped "$mode")\""
+    [ -z "$reason" ] || line="$line, \"reason\": \"$(escaped "$reason")\""
+    exec 3<>"$control/request" || exit 2
+    printf '%s}\n' "$line" >&3 || fail "the request makes no sense, or there are too many of them"
+    IFS= read -r answer <&3
+    id=${answer#*\"id\": } id=${id%%,*}
+    case $answer in
+    *'"state": "waiting"'* | *'"state": "allowed"'*) [ -z "$wait" ] || answer=$(cat "$control/answers/$id") ;;
+    esac
+    state=${answer#*\"state\": \"} state=${state%%\"*}
+    [ -z "$json" ] || echo "{\"version\": 1, ${answer#?}"
+    case $state in
+    granted) [ -n "$json" ] || echo "granted: $path ($mode)" ;;
+    waiting | allowed) [ -n "$json" ] || echo "request $id waits for a person: $control/answers/$id" ;;
+    *)
+        why=$(printf %s "$answer" | sed -n 's/.*"reason": "\(.*\)", "retry".*/\1/p')
+        [ -n "$json" ] || echo "sandboxfs: refused ($state)${why:+: $why}" >&2
+        exit 1
+        ;;
+    esac
+    exit 0
+}
 case ${1-status} in
 status | help | -h | --help) ;;
+request)
+    shift
+    request "$@"
+    ;;
 *)
     echo "sandboxfs: you are inside sandbox '$name', where 'sandboxfs $1' cannot work" >&2
     case $1 in run | shell) exit 125 ;; esac
-    echo "hint: 'sandboxfs status' says what can be read here; all else is done outside" >&2
+    echo "hint: 'sandboxfs status' says what can be read here, 'sandboxfs request' asks for a directory;" \
+        "all else is done outside" >&2
     exit 2
     ;;
 esac
 network=true
 [ -z "${SANDBOXFS_NETWORK_DISABLED+set}" ] || network=false
-top=$PWD
-while [ ! -e "$top/.sandboxfs/policy" ] && [ -n "$top" ]; do top=${top%/*}; done
-[ -e "$top/.sandboxfs/policy" ] || top=
 case " $* " in
 *" --json "*)
     place=$(printf %s "$top" | sed 's/[\\"]/\\&/g')

@@ -187,7 +187,7 @@ OPERATIONS = (
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-ASKING = ("asked", "answered", "unanswered", "revoked", "grant over")
+ASKING = ("asked", "answered", "unanswered", "revoked", "grant over", "widened", "narrowed")
 """The events of questions to a person, and of what was granted."""
 
 

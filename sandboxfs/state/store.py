@@ -407,7 +407,7 @@ class Store:
         return lock
 
     def save(self, record: SandboxRecord) -> None:
-        """Replace the record of an existing sandbox; the caller holds its lock."""
+        """Replace the record of an existing sandbox; the caller, or a daemon that asks for it, holds it."""
         _write_whole(self.places(record.name).record, dump_record(record))
 
     def remove(self, name: str) -> None:

@@ -14,6 +14,8 @@ from tests.support.guarded import GuardedMount
 from tests.support.mounted import python, run
 from tests.support.syscalls import RENAME_EXCHANGE, renameat2
 
+LISTED = ["README", "answers", "changes", "denials", "policy", "request", "requests"]
+
 
 @pytest.fixture
 def mount(guarded: Guarded) -> GuardedMount:
@@ -23,7 +25,7 @@ def mount(guarded: Guarded) -> GuardedMount:
 def test_the_window_is_never_listed_and_can_be_read(mount: GuardedMount) -> None:
     assert sorted(os.listdir(mount.root)) == ["dir", "file"]
     assert ".sandboxfs" not in run("find", ".", cwd=mount.root)
-    assert sorted(os.listdir(mount.root / ".sandboxfs")) == ["changes", "denials", "policy", "requests"]
+    assert sorted(os.listdir(mount.root / ".sandboxfs")) == LISTED
     assert "secret" in (mount.root / ".sandboxfs" / "policy").read_text()
     with pytest.raises(OSError):
         (mount.root / "secret").read_text()
@@ -67,7 +69,7 @@ def test_the_window_cannot_be_changed(mount: GuardedMount) -> None:
         with pytest.raises(OSError) as caught:
             change(mount.root / ".sandboxfs")
         assert caught.value.errno in (errno.EROFS, errno.EACCES, errno.EEXIST, errno.ENOTEMPTY)
-    assert sorted(os.listdir(mount.root / ".sandboxfs")) == ["changes", "denials", "policy", "requests"]
+    assert sorted(os.listdir(mount.root / ".sandboxfs")) == LISTED
     assert upper_names(mount.upper) == []
 
 
@@ -89,7 +91,7 @@ def test_the_window_cannot_be_shadowed(mount: GuardedMount) -> None:
 def test_what_the_workspace_has_under_the_same_name_is_neither_shown_nor_reached(guarded: Guarded) -> None:
     mount = guarded({".sandboxfs/policy": "everything is allowed\n", ".sandboxfs/own": "o\n", "file": "f\n"})
     assert os.listdir(mount.root) == ["file"]
-    assert sorted(os.listdir(mount.root / ".sandboxfs")) == ["changes", "denials", "policy", "requests"]
+    assert sorted(os.listdir(mount.root / ".sandboxfs")) == LISTED
     assert "everything is allowed" not in (mount.root / ".sandboxfs" / "policy").read_text()
 
 

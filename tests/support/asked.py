@@ -9,11 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Protocol, TypedDict, cast
 
 from sandboxfs.control.control_socket import ask, control_address
 from sandboxfs.state.locations import Locations
-from tests.support.mount_driver import MountDriver
+
+
+class Followed(Protocol):
+    """A sandbox called `test`, by its state directory."""
+
+    @property
+    def state(self) -> Path: ...
 
 
 class Program(TypedDict):
@@ -34,6 +40,10 @@ class AskedQuestion(TypedDict):
     program: Program
     requests: int
     remaining: float
+    # Of a wish alone.
+    mode: str
+    reason: str | None
+    problem: str | None
 
 
 GrantFields = TypedDict(
@@ -65,7 +75,7 @@ PATIENCE = 60.0
 class Follower:
     """A connection that follows the questions of a mount."""
 
-    def __init__(self, mount: MountDriver) -> None:
+    def __init__(self, mount: Followed) -> None:
         self.address = control_address(
             Locations.from_environment(os.environ | {"SANDBOXFS_STATE_DIR": str(mount.state)}), "test"
         )
@@ -103,7 +113,7 @@ class Follower:
 
 
 @contextmanager
-def following(mount: MountDriver) -> Iterator[Follower]:
+def following(mount: Followed) -> Iterator[Follower]:
     follower = Follower(mount)
     try:
         yield follower

@@ -200,6 +200,18 @@ def test_a_new_program_is_granted_by_its_content() -> None:
     assert found == ("allow", AnswerTerms("content"))
 
 
+def test_a_request_for_a_directory_is_shown_with_what_the_program_says() -> None:
+    rule = {"pattern": "/srv/lib", "mode": "ro", "source": "sandboxfs request", "kind": "runtime"}
+    asked = waiting(
+        access="widen", path="/srv/lib", rule=rule, mode="ro", reason="to read", problem="it is no directory"
+    )
+    assert asked.deed == "widen ro"
+    lines = described(asked)
+    assert "it says: to read" in lines
+    assert "cannot be shown: it is no directory" in lines
+    assert not any("asked by rule" in line for line in lines)
+
+
 def test_it_is_said_who_asks_and_how_a_question_ended() -> None:
     lines = described(waiting())
     assert lines[0] == "by cat[7] /usr/bin/cat"

@@ -169,3 +169,10 @@ def test_a_grant_is_kept_as_a_table_of_this_workspace(
 def test_what_ends_with_its_session_is_a_comment(one: ShownGrant) -> None:
     assert tomllib.loads(kept(one)) == {}
     assert kept() == ""
+
+
+def test_a_directory_that_was_granted_is_a_comment() -> None:
+    shown = AskingRule("/srv/lib", "ro", "sandboxfs request", "runtime")
+    text = kept(grant(path="/srv/lib", rule=shown, access="widen"))
+    assert tomllib.loads(text) == {}
+    assert "as long as the session lasts" in text

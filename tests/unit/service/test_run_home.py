@@ -1,12 +1,13 @@
 """Are mount destinations in a home made where they should be, and kept by all who use the home?"""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePath
 
 import pytest
 
 from sandboxfs.errors import MountFailed, SandboxBusy
-from sandboxfs.service.run_home import HomeMounts, hold_home
+from sandboxfs.service.run_home import HomeMounts, hold_home, hold_home_alone, share_home
 
 WANTED = {PurePath("a/b/directory"): True, PurePath("a/file"): False}
 
@@ -77,3 +78,32 @@ def test_a_home_that_cannot_be_prepared_is_told(home: Path) -> None:
     home.rmdir()
     with pytest.raises(MountFailed, match="cannot prepare the sandbox's home"):
         hold(home, WANTED)
+
+
+def test_a_run_that_is_alone_adds_a_destination_and_later_ones_keep_it(home: Path) -> None:
+    first = hold(home, WANTED)
+    hold_home_alone(first.lock, home)
+    share_home(first.lock, PurePath("c/d"))
+    second = hold(home, {PurePath("c/d"): True})
+    assert PurePath("c") in second.kept
+    with pytest.raises(SandboxBusy, match="another run uses this sandbox's home"):
+        hold_home_alone(first.lock, home)
+    # The attempt has cost nothing: the other cannot be alone either.
+    with pytest.raises(SandboxBusy):
+        hold_home_alone(second.lock, home)
+    os.close(first.lock)
+    hold_home_alone(second.lock, home)
+    share_home(second.lock)
+    os.close(second.lock)
+
+
+def test_no_run_begins_to_use_the_home_while_a_destination_is_added(home: Path) -> None:
+    first = hold(home, WANTED)
+    hold_home_alone(first.lock, home)
+    with ThreadPoolExecutor(1) as pool:
+        beginning = pool.submit(hold, home, {PurePath("c/d"): True})
+        with pytest.raises(TimeoutError):
+            beginning.result(0.3)
+        share_home(first.lock, PurePath("c/d"))
+        os.close(beginning.result(10).lock)
+    os.close(first.lock)
