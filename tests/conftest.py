@@ -81,8 +81,9 @@ MARKS = {"mount": ("mount",), "security": ("mount", "security"), "workloads": ("
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        for mark in MARKS.get(item.path.relative_to(here).parts[0], ()):
-            item.add_marker(mark)
+        if item.path.is_relative_to(here):
+            for mark in MARKS.get(item.path.relative_to(here).parts[0], ()):
+                item.add_marker(mark)
 
 
 def pytest_report_header() -> list[str]:

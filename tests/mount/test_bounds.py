@@ -17,8 +17,6 @@ from tests.support.dirstream import DirStream
 from tests.support.mount_driver import MountDriver
 from tests.support.mounted import INSIDE, eventually, package_found, run, serving
 
-pytestmark = pytest.mark.any_user
-
 DIRECTORIES, WIDTH = 5_000, 100_000
 MEGABYTE = 1 << 20
 PATIENCE = 300.0

@@ -7,7 +7,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 # What makes a test depend on the user who runs it.
-DEPENDS = re.compile(r"geteuid|require_root|chown|setpriv|65534")
+DEPENDS = re.compile(r"geteuid|\.forget\(|require_root|chown|setpriv|65534")
 
 FILES = [path for path in TESTS.rglob("test_*.py") if "pytest.mark.any_user" in path.read_text()]
 
