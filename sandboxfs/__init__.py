@@ -7,7 +7,8 @@ imported when they are first asked for.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sandboxfs.api import (
+    from sandboxfs.api.async_sandbox import AsyncProgram, AsyncQuestionFeed, AsyncSandbox
+    from sandboxfs.api.sandbox import (
         Answer,
         Change,
         Denied,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         ShownGrant,
         WaitingQuestion,
     )
-    from sandboxfs.async_api import AsyncProgram, AsyncQuestionFeed, AsyncSandbox
     from sandboxfs.errors import (
         CommitConflict,
         DaemonLost,
@@ -75,5 +75,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'sandboxfs' has no attribute {name!r}")
     import importlib
 
-    module = "errors" if name in _ERRORS else "async_api" if name in _ASYNC else "api"
+    module = "errors" if name in _ERRORS else "api.async_sandbox" if name in _ASYNC else "api.sandbox"
     return getattr(importlib.import_module(f"sandboxfs.{module}"), name)

@@ -19,11 +19,10 @@ from sandboxfs.cli.parser import Parser, PolicyArguments, add_policy_options, po
 from sandboxfs.errors import UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.policy.assertions import Assertions
-from sandboxfs.service import run as running
-from sandboxfs.service.open_run import Confinement, OpenRun, ProgramEnd, ProgramRequest
-from sandboxfs.service.prestart import WaitingDaemon
-from sandboxfs.service.run import CANNOT_EXECUTE, NOT_FOUND, ProgramResult
-from sandboxfs.service.run_views import (
+from sandboxfs.runs import run as running
+from sandboxfs.runs.open_run import Confinement, OpenRun, ProgramEnd, ProgramRequest
+from sandboxfs.runs.run import CANNOT_EXECUTE, NOT_FOUND, ProgramResult
+from sandboxfs.runs.run_views import (
     CONFINEMENTS,
     HOMES,
     RunRequest,
@@ -31,6 +30,7 @@ from sandboxfs.service.run_views import (
     home_called,
     variables_of,
 )
+from sandboxfs.service.prestart import WaitingDaemon
 from sandboxfs.service.select import sandbox_around, sandbox_of_variable
 from sandboxfs.service.workspace import current_directory
 

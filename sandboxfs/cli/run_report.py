@@ -19,8 +19,8 @@ from sandboxfs.cli.text import changes, left_out
 from sandboxfs.codec import document
 from sandboxfs.errors import SandboxError, UsageError
 from sandboxfs.paths import counted, quoted
-from sandboxfs.service.open_run import OpenRun
-from sandboxfs.service.run import RunResult, ViewResult, leftovers
+from sandboxfs.runs.open_run import OpenRun
+from sandboxfs.runs.run import RunResult, ViewResult, leftovers
 from sandboxfs.service.workspace import holds_home, user_path
 
 

@@ -1,7 +1,7 @@
 """Environment of a confined program: the variables passed in, and those that look like secrets.
 
 Variables are passed by permission, never by default, except with `--confine none`: then all of them pass
-(`service/open_run`). Secrets have no common name, so a variable is passed on only when three things hold. Its
+(`runs/open_run`). Secrets have no common name, so a variable is passed on only when three things hold. Its
 name is on the list of harmless ones: locale, terminal, editor, toolchains, certificates, proxies, markers of
 continuous integration. The name does not look like that of a secret all the same, as `CARGO_REGISTRY_TOKEN`
 does. The value does not look like a secret. The user's `--env`, `--env-all` and configuration stand above all

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Protocol
 
 from sandboxfs.control.mount_table import MountTable, observe
 from sandboxfs.control.unmount import detach_dead
@@ -20,13 +21,22 @@ from sandboxfs.errors import NoSuchSandbox, SandboxBusy, SandboxError, UsageErro
 from sandboxfs.paths import quoted
 from sandboxfs.service.events import CallerContext, Events
 from sandboxfs.service.mount_plan import refuse_if_held
-from sandboxfs.service.run_home import destinations_in
-from sandboxfs.service.run_views import RunView
 from sandboxfs.service.workspace import is_another
 from sandboxfs.state.disk import is_empty, released_reserve
 from sandboxfs.state.locations import Locations, SandboxPlaces
-from sandboxfs.state.lock import SandboxLock, claim
+from sandboxfs.state.lock import SandboxLock, claim, destinations_in
 from sandboxfs.state.store import SandboxRecord, Store, check_name
+
+
+class MadeView(Protocol):
+    """What is known of the sandbox of a run's view when the run is over: was it there before?"""
+
+    @property
+    def resumed(self) -> bool: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def record(self) -> SandboxRecord: ...
 
 
 def remove_held(store: Store, name: str, record: SandboxRecord | None) -> None:
@@ -78,7 +88,7 @@ def remove_if_empty(store: Store, record: SandboxRecord, *, dry_run: bool = Fals
     return None
 
 
-def remove_made(views: Sequence[RunView]) -> bool:
+def remove_made(views: Sequence[MadeView]) -> bool:
     """Remove the sandbox of a run, whose *views* are let go, if it was made for that run and is empty."""
     try:
         return not views[0].resumed and remove_if_empty(views[0].store, views[0].record) is None
@@ -87,7 +97,7 @@ def remove_made(views: Sequence[RunView]) -> bool:
         return False
 
 
-def remove_made_companions(views: Iterable[RunView]) -> None:
+def remove_made_companions(views: Iterable[MadeView]) -> None:
     """Remove those companions of a run, whose *views* are let go, that were made for it and are empty."""
     for view in views:
         if not view.resumed:

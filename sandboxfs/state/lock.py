@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from sandboxfs.errors import NoSuchSandbox
 from sandboxfs.state.locations import SandboxPlaces
@@ -230,3 +230,21 @@ def remove_lifeline(path: Path) -> None:
     for name in (path, _closing(path)):
         with suppress(OSError):
             name.unlink()
+
+
+def read_destinations(descriptor: int) -> list[PurePath]:
+    """Read the list of mount destinations in a home: the file that runs lock while they use that home."""
+    text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    return [PurePath(os.fsdecode(path)) for path in text.split(b"\0") if path]
+
+
+def destinations_in(lock: Path) -> list[PurePath]:
+    """Return the mount destinations that the last run has made in the home of the list at *lock*."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return []
+    try:
+        return read_destinations(descriptor)
+    finally:
+        os.close(descriptor)

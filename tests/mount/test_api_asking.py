@@ -24,7 +24,7 @@ from sandboxfs import (
     UsageError,
     WaitingQuestion,
 )
-from sandboxfs.api import PIPE
+from sandboxfs.api.sandbox import PIPE
 from tests.support import runs
 from tests.support.asked import soon
 from tests.support.tree import Tree, build

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxfs import DaemonLost, NoSuchSandbox, Sandbox, TimedOut, UsageError
-from sandboxfs.api import DEVNULL, PIPE, STDOUT, ConfineWord
+from sandboxfs.api.sandbox import DEVNULL, PIPE, STDOUT, ConfineWord
 from tests.support import runs
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import build

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxfs import AsyncSandbox, Sandbox
-from sandboxfs.api import PIPE
+from sandboxfs.api.sandbox import PIPE
 from tests.support import runs
 from tests.support.tree import build
 

@@ -573,10 +573,10 @@ command()
         "sandboxfs.service.mount_plan:plan_mount",
         "sandboxfs.control.start_daemon:launch",
         "sandboxfs.control.start_daemon:_await_ready",
-        "sandboxfs.service.open_views:flock",
-        "sandboxfs.service.open_run:find_system",
+        "sandboxfs.runs.open_views:flock",
+        "sandboxfs.runs.open_run:find_system",
         "sandboxfs.cli.run_command:_announce",
-        "sandboxfs.service.run:program_result",
+        "sandboxfs.runs.run:program_result",
     ],
 )
 def test_nothing_is_left_when_the_command_is_killed_at_a_step_of_its_own(

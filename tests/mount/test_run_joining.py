@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandboxfs import Sandbox
-from sandboxfs.api import ConfineWord
+from sandboxfs.api.sandbox import ConfineWord
 from tests.support import runs
 from tests.support.mount_driver import run_sandboxfs
 from tests.support.tree import Tree, assert_same_tree, build, capture

@@ -20,7 +20,7 @@ BELOW_SERVICE = BASE | {"policy", "hostfs", "upper", "review", "commit", "archiv
 BELOW_SERVICE |= {"state", "control", "confine"}
 # component -> the components it may import besides itself
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"api", "async_api", "errors", "service"},
+    "__init__": {"api", "errors", "runs", "service"},
     "__main__": {"cli"},
     "codec": set(),
     "errors": {"codec"},
@@ -40,11 +40,9 @@ ALLOWED: dict[str, set[str]] = {
     "daemon": BASE | {"policy", "hostfs", "upper", "overlay", "review", "state", "control", "fuse"},
     "service": BELOW_SERVICE,
     "responder": BASE | {"service", "control", "state", "confine"},
-    "api": BASE | {"policy", "service", "api_arguments", "question_feed"},
-    "api_arguments": BASE | {"service"},
-    "question_feed": BASE | {"service", "api_arguments"},
-    "async_api": {"api", "question_feed", "service"},
-    "cli": BELOW_SERVICE | {"service"},
+    "runs": BELOW_SERVICE | {"service"},
+    "api": BASE | {"policy", "service", "runs"},
+    "cli": BELOW_SERVICE | {"service", "runs"},
 }
 # What doors may import from below service: values, and functions of values.
 VALUES = {
@@ -100,7 +98,8 @@ def test_module_keeps_to_the_map(path: Path) -> None:
         assert here in CONFINED.get(top, {here}), f"{here} must not import {top}"
 
 
-DOOR_ROOMS = {"cli", "api", "api_arguments", "question_feed", "async_api"}
+DOOR_ROOMS = {"cli", "api"}
+SERVICE = {"service", "runs"}
 DOORS = [path for path in MODULES if component(path) in DOOR_ROOMS]
 
 
@@ -108,16 +107,16 @@ DOORS = [path for path in MODULES if component(path) in DOOR_ROOMS]
 def test_door_stands_on_the_service_and_on_values(path: Path) -> None:
     for name in imported(path):
         top, _, rest = name.partition(".")
-        if top == "sandboxfs" and rest.split(".")[0] not in BASE | {"__version__", *DOOR_ROOMS, "service"}:
+        if top == "sandboxfs" and rest.split(".")[0] not in BASE | {"__version__"} | DOOR_ROOMS | SERVICE:
             values = any(f"{rest}.".startswith(f"{value}.") for value in VALUES)
             assert values, f"{named(path)} must not import {name}"
 
 
-# Modules of service that name signals: of a program that was started, never of the calling process.
+# Modules of service and runs that name signals: of a program that was started, never of the calling process.
 WITH_SIGNALS = {"running_program"}
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if component(path) == "service"], ids=named)
+@pytest.mark.parametrize("path", [path for path in MODULES if component(path) in SERVICE], ids=named)
 def test_service_knows_no_door(path: Path) -> None:
     of_doors = {"argparse", "getpass", "termios"} | ({"signal"} if path.stem not in WITH_SIGNALS else set())
     for name in imported(path):

@@ -11,8 +11,8 @@ from sandboxfs.commit.plan import Options, plan_commit, with_flags
 from sandboxfs.policy.model import Policy
 from sandboxfs.review.scan import survey
 from sandboxfs.review.summary import FlagContext
+from sandboxfs.runs.run import Change, ViewResult
 from sandboxfs.service.commit import CommitPreview
-from sandboxfs.service.run import Change, ViewResult
 from tests.support.committed import Committed
 from tests.support.tree import Tree
 

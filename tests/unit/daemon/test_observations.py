@@ -15,8 +15,8 @@ from sandboxfs.errors import SandboxBusy, UsageError
 from sandboxfs.overlay.overlay import Overlay, OverlayPaths
 from sandboxfs.policy.assertions import Assertions
 from sandboxfs.policy.model import Access, Decision, Mode, Rule, RuleSource, SourceKind
-from sandboxfs.service.run import ViewResult, broken
-from sandboxfs.service.run_views import RunObservation
+from sandboxfs.runs.run import ViewResult, broken
+from sandboxfs.runs.run_views import RunObservation
 
 SELF = Peer(os.getpid(), os.getuid(), os.getgid())
 REFUSED = Decision.by(Rule("**", Mode.RO, RuleSource(SourceKind.USER)))

@@ -10,8 +10,8 @@ from typing import IO
 
 from sandboxfs.confine.runner import RunningProgram, StandardStreams
 from sandboxfs.errors import SandboxError, TimedOut, UsageError
-from sandboxfs.service.open_run import OpenRun, ProgramRequest, Tell
-from sandboxfs.service.run import ProgramResult, program_result
+from sandboxfs.runs.open_run import OpenRun, ProgramRequest, Tell
+from sandboxfs.runs.run import ProgramResult, program_result
 
 Stream = int | IO[bytes] | IO[str] | None
 """A standard stream as `subprocess` takes it: None is the caller's own."""

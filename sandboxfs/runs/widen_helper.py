@@ -27,9 +27,9 @@ from sandboxfs.paths import quoted
 from sandboxfs.policy.assertions import Assertions
 from sandboxfs.policy.config import Allow
 from sandboxfs.policy.model import Mode, RuleSource, SourceKind
-from sandboxfs.service.open_views import ViewStarter
+from sandboxfs.runs.open_views import ViewStarter
+from sandboxfs.runs.run_views import Root, RunRequest, RunView, begin, join_view, sort_out
 from sandboxfs.service.remove import remove_made_companions
-from sandboxfs.service.run_views import Root, RunRequest, RunView, begin, join_view, sort_out
 from sandboxfs.state.locations import Locations
 from sandboxfs.state.store import SandboxRecord, Store
 

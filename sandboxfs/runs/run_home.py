@@ -36,6 +36,7 @@ from pathlib import Path, PurePath
 from sandboxfs.errors import MountFailed, SandboxBusy
 from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.paths import find_program, quoted
+from sandboxfs.state.lock import read_destinations
 
 # A name moved aside gets this and random digits; names have 255 bytes at most.
 _ASIDE = b".aside-"
@@ -79,7 +80,7 @@ def _hold(lock: Path, home: Path, wanted: Mapping[PurePath, bool], *, keeps: boo
         # Another run may come between the two locks: what it wrote and prepared holds for this one too.
         flock(descriptor, LOCK_SH)
         _lock_alone(descriptor, F_RDLCK, F_OFD_SETLKW)
-        listed = _read_list(descriptor)
+        listed = read_destinations(descriptor)
         _check(wanted, listed, keeps=keeps)
     except BaseException:
         os.close(descriptor)
@@ -121,7 +122,7 @@ def hold_home_alone(lock: int, home: Path) -> None:
 
 def share_home(lock: int, added: PurePath | None = None) -> None:
     """Let other runs use the home again; *added* is a destination that is mounted there from now on."""
-    if added is not None and added not in _read_list(lock):
+    if added is not None and added not in read_destinations(lock):
         os.pwrite(lock, os.fsencode(added) + b"\0", os.fstat(lock).st_size)
     _lock_alone(lock, F_RDLCK, F_OFD_SETLK)
 
@@ -154,23 +155,6 @@ def _write_list(descriptor: int, destinations: Iterable[PurePath]) -> None:
     os.ftruncate(descriptor, 0)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(text)
-
-
-def _read_list(descriptor: int) -> list[PurePath]:
-    text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    return [PurePath(os.fsdecode(path)) for path in text.split(b"\0") if path]
-
-
-def destinations_in(lock: Path) -> list[PurePath]:
-    """Return the mount destinations that the last run has made in the home of the list at *lock*."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return []
-    try:
-        return _read_list(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # Making destinations

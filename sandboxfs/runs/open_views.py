@@ -28,8 +28,7 @@ from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.paths import quoted
 from sandboxfs.policy.config import Allow, PolicyRequest, Symlinks
 from sandboxfs.policy.model import Mode
-from sandboxfs.service.resolve_policy import asked_options, outside_allows, says_the_same
-from sandboxfs.service.run_views import (
+from sandboxfs.runs.run_views import (
     UNCHANGED,
     Root,
     RunRequest,
@@ -39,6 +38,7 @@ from sandboxfs.service.run_views import (
     join_view,
     sort_out,
 )
+from sandboxfs.service.resolve_policy import asked_options, outside_allows, says_the_same
 from sandboxfs.state.lock import share
 from sandboxfs.state.store import MAX_NAME, SandboxRecord, Store, name_from
 

@@ -28,8 +28,8 @@ from sandboxfs.confine.program_values import (
 from sandboxfs.control.prestart import WaitingDaemon
 from sandboxfs.errors import DaemonLost
 from sandboxfs.paths import make_directories, quoted
-from sandboxfs.service.open_views import ViewOpener
-from sandboxfs.service.run_home import (
+from sandboxfs.runs.open_views import ViewOpener
+from sandboxfs.runs.run_home import (
     STAND_IN,
     HomeMounts,
     RunFiles,
@@ -39,13 +39,13 @@ from sandboxfs.service.run_home import (
     with_mark,
     with_stand_in,
 )
-from sandboxfs.service.run_views import RunRequest, RunView
+from sandboxfs.runs.run_views import RunRequest, RunView
 from sandboxfs.state.locations import Locations, home_directory
 from sandboxfs.state.store import Store
 
 if TYPE_CHECKING:
     from sandboxfs.confine.runner import RunningProgram, StandardStreams
-    from sandboxfs.service.widening import RunWidening
+    from sandboxfs.runs.widening import RunWidening
 
 # What doors need of confinement is offered here too.
 __all__ = [

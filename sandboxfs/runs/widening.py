@@ -27,13 +27,13 @@ from sandboxfs.control.control_socket import DaemonBug, EventStream, ask, contro
 from sandboxfs.control.prestart import package_environment
 from sandboxfs.errors import SandboxError, UsageError
 from sandboxfs.policy.assertions import Assertions
-from sandboxfs.service.run_home import hold_home_alone, share_home
-from sandboxfs.service.run_views import RunObservation, RunStart, join_view, observed
+from sandboxfs.runs.run_home import hold_home_alone, share_home
+from sandboxfs.runs.run_views import RunObservation, RunStart, join_view, observed
 
 if TYPE_CHECKING:
     import subprocess
 
-    from sandboxfs.service.open_run import OpenRun
+    from sandboxfs.runs.open_run import OpenRun
 
 _OBSTACLES = {
     Confinement.LANDLOCK: "the program is confined with Landlock, under which nothing can be added later",
@@ -198,7 +198,7 @@ class RunWidening:
         self._channel = channel
         with theirs:
             self._helper = subprocess.Popen(
-                [sys.executable, "-P", "-m", "sandboxfs.service.widen_helper", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "sandboxfs.runs.widen_helper", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from sandboxfs.api.question_feed import Answer, QuestionFeed
 from sandboxfs.errors import DaemonLost, UsageError
-from sandboxfs.question_feed import Answer, QuestionFeed
 from sandboxfs.service.questions import (
     OverQuestion,
     QuestionEvent,

@@ -23,8 +23,8 @@ from sandboxfs.control.prestart import WaitingDaemon
 from sandboxfs.errors import DaemonLost, MountFailed
 from sandboxfs.paths import quoted
 from sandboxfs.policy.assertions import Assertions, WriteAssertions
-from sandboxfs.service.open_run import OpenRun, ProgramRequest, RunOpener
-from sandboxfs.service.run_views import (
+from sandboxfs.runs.open_run import OpenRun, ProgramRequest, RunOpener
+from sandboxfs.runs.run_views import (
     NOTHING_SEEN,
     Denied,
     RunObservation,
@@ -34,7 +34,7 @@ from sandboxfs.service.run_views import (
     begin,
     observed,
 )
-from sandboxfs.service.widening import RunWidening
+from sandboxfs.runs.widening import RunWidening
 from sandboxfs.state.disk import is_empty
 
 if TYPE_CHECKING:

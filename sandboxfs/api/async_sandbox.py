@@ -16,12 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
 
-from sandboxfs.api import DEVNULL, PIPE, ConflictWord, Sandbox, Words
-from sandboxfs.question_feed import Answer, AnswerWord, QuestionFeed, QuestionHandler, note_failure
+from sandboxfs.api.question_feed import Answer, AnswerWord, QuestionFeed, QuestionHandler, note_failure
+from sandboxfs.api.sandbox import DEVNULL, PIPE, ConflictWord, Sandbox, Words
+from sandboxfs.runs.run import Change
+from sandboxfs.runs.run_views import Denied
+from sandboxfs.runs.running_program import Program, Stream
 from sandboxfs.service.questions import QuestionEvent, ShownGrant, WaitingQuestion
-from sandboxfs.service.run import Change
-from sandboxfs.service.run_views import Denied
-from sandboxfs.service.running_program import Program, Stream
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 import pytest
 
 from sandboxfs.errors import MountFailed, SandboxBusy
-from sandboxfs.service.run_home import HomeMounts, hold_home, hold_home_alone, share_home
+from sandboxfs.runs.run_home import HomeMounts, hold_home, hold_home_alone, share_home
 
 WANTED = {PurePath("a/b/directory"): True, PurePath("a/file"): False}
 

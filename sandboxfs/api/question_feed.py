@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
-from sandboxfs.api_arguments import check_kind, failures
+from sandboxfs.api.arguments import check_kind, failures
 from sandboxfs.errors import SandboxError, UsageError
+from sandboxfs.runs.running_program import Program
 from sandboxfs.service.questions import (
     AnswerTerms,
     FollowedQuestions,
@@ -33,7 +34,6 @@ from sandboxfs.service.questions import (
     WaitingQuestion,
     over_of,
 )
-from sandboxfs.service.running_program import Program
 
 log = logging.getLogger("sandboxfs")
 

@@ -24,10 +24,8 @@ from types import TracebackType
 from typing import Literal
 from weakref import WeakSet
 
-from sandboxfs.api_arguments import can_be_passed_on, check_kind, failures, text_of, texts_of
-from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxError, TimedOut, UsageError
-from sandboxfs.policy.config import PolicyRequest
-from sandboxfs.question_feed import (
+from sandboxfs.api.arguments import can_be_passed_on, check_kind, failures, text_of, texts_of
+from sandboxfs.api.question_feed import (
     Answer,
     AnswerWord,
     OnQuestion,
@@ -37,12 +35,11 @@ from sandboxfs.question_feed import (
     note_failure,
     number_of,
 )
-from sandboxfs.service.events import CallerContext, Unattended
-from sandboxfs.service.open_run import OpenRun, ProgramRequest, RunOpener
-from sandboxfs.service.questions import OverQuestion, ShownGrant, WaitingQuestion
-from sandboxfs.service.remove import remove_made
-from sandboxfs.service.run import Change, deeds, weaknesses
-from sandboxfs.service.run_views import (
+from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxError, TimedOut, UsageError
+from sandboxfs.policy.config import PolicyRequest
+from sandboxfs.runs.open_run import OpenRun, ProgramRequest, RunOpener
+from sandboxfs.runs.run import Change, deeds, weaknesses
+from sandboxfs.runs.run_views import (
     NOTHING_SEEN,
     Denied,
     RunRequest,
@@ -53,7 +50,10 @@ from sandboxfs.service.run_views import (
     observed,
     variables_of,
 )
-from sandboxfs.service.running_program import Program, Stream, start_program, streams_of
+from sandboxfs.runs.running_program import Program, Stream, start_program, streams_of
+from sandboxfs.service.events import CallerContext, Unattended
+from sandboxfs.service.questions import OverQuestion, ShownGrant, WaitingQuestion
+from sandboxfs.service.remove import remove_made
 from sandboxfs.service.select import ListedSandbox, exists, sandbox_called, sandboxes
 from sandboxfs.service.workspace import current_directory, user_path
 

@@ -1,0 +1,1 @@
+"""How does a Python program use sandboxes? `sandboxfs.Sandbox` and `sandboxfs.AsyncSandbox`."""

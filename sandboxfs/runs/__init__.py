@@ -1,0 +1,1 @@
+"""How does a program run in the views of a sandbox?"""
