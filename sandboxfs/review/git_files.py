@@ -18,17 +18,18 @@ import hashlib
 import os
 import re
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sandboxfs.paths import add_above
-
 INDEX_NAME = b"index"
 LARGEST_INDEX = 64 << 20
 """Larger index files are not read."""
+_MOST_NAMES = 4 * LARGEST_INDEX
+"""Bytes of the names of one index: one that shares beginnings could name far more than it has bytes."""
 
 _HEADER = struct.Struct(">4sII")
 _EXTENSION = struct.Struct(">4sI")
@@ -66,14 +67,16 @@ class GitIndex:
 
     def tracks_below(self, directory: bytes) -> bool:
         """Whether anything is tracked in a directory, or all of a directory around it."""
-        return directory in self._with_content or (bool(self.directories) and self.tracks(directory + b"/"))
+        inside = directory + b"/" if directory else b""
+        at = bisect_left(self._sorted, inside)
+        if at < len(self._sorted) and self._sorted[at].startswith(inside):
+            return True
+        return bool(self.directories) and (directory in self.directories or self.tracks(directory + b"/"))
 
     @cached_property
-    def _with_content(self) -> frozenset[bytes]:
-        found: set[bytes] = set()
-        for path in (*self.files, *self.directories):
-            add_above(path, found)
-        return frozenset(found) | self.directories
+    def _sorted(self) -> list[bytes]:
+        # No set of all directories: an index may be made so that they take far more memory than its names.
+        return sorted([*self.files, *self.directories])
 
     def tracks(self, path: bytes) -> bool:
         if path in self.files:
@@ -155,6 +158,7 @@ def _parts(data: bytes, hash_size: int) -> tuple[list[_Entry], list[bytes]]:
     entries: list[_Entry] = []
     at = _HEADER.size
     previous = b""
+    named = 0
     for _ in range(count):
         mode, blob, flags = layout.unpack_from(data, at)
         start = at + layout.size
@@ -175,6 +179,9 @@ def _parts(data: bytes, hash_size: int) -> tuple[list[_Entry], list[bytes]]:
             name = data[start:name_end]
             # Entries are padded to a multiple of eight, with one zero at least.
             at += (name_end - at + 8) // 8 * 8
+        named += len(name)
+        if named > _MOST_NAMES:
+            raise UnreadableIndex("too many long names")
         if not name or name[0] == _SLASH or not mode & 0o170000:
             raise UnreadableIndex("a damaged entry")
         entries.append(_Entry(mode, blob, flags, extended, name))

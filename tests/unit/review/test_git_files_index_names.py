@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,34 @@ def test_an_index_of_nothing_tracks_nothing(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     git(tmp_path, "read-tree", "--empty")
     assert parse_index(index_of(tmp_path)) == GitIndex()
+
+
+def test_an_index_that_names_far_more_than_it_has_bytes_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # In version 4 each name begins with the name before, so that names can grow without end.
+    count, most = 6000, 1 << 20
+    monkeypatch.setattr("sandboxfs.review.git_files._MOST_NAMES", most)
+    entry = b"\0" * 24 + (0o100644).to_bytes(4, "big") + b"\0" * 32 + b"\0\0" + b"\0" + b"a\0"
+    data = b"DIRC" + (4).to_bytes(4, "big") + count.to_bytes(4, "big") + entry * count + b"\0" * 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableIndex):
+            parse_index(data)
+        assert tracemalloc.get_traced_memory()[1] < 4 * most
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_tracked_in_directories_takes_no_more_memory_than_its_names() -> None:
+    files = frozenset(b"%d" % number + b"/d" * 2000 for number in range(50))
+    tracemalloc.start()
+    try:
+        index = GitIndex(files)
+        assert index.tracks_below(b"7/d/d")
+        assert index.tracks_below(b"")
+        assert not index.tracks_below(b"7/d/dd")
+        assert not index.tracks_below(b"70")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
