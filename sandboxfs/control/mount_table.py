@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from sandboxfs.hostfs.directory import HostDir
 from sandboxfs.state.lock import holder
 from sandboxfs.state.store import SandboxRecord, Store
 
@@ -140,6 +141,18 @@ class MountTable:
         places = (self._by_place.get(place) for place in (path, *path.parents))
         nearest = next((mount for mount in places if mount is not None), None)
         return nearest is not None and nearest.ours
+
+
+def reach_on_the_host(path: Path) -> HostDir:
+    """Open the directory at *path*, following links; one on a sandboxfs mount is refused.
+
+    Its daemon may be the caller, which would wait for itself, or wait for the caller's.
+    """
+    table = MountTable.read()
+    place = table.resolve(path)
+    if table.on_ours(place):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(path))
+    return HostDir.at(place)
 
 
 def is_dead(mount: Mount, patience: float = 2.0) -> bool:

@@ -197,10 +197,11 @@ def _layer_paths(locations: Locations, record: SandboxRecord) -> "LayerPaths":
 
 def _ignores(locations: Locations, record: SandboxRecord) -> "HostIgnores":
     # Imported here: few policies are about what git ignores.
+    from sandboxfs.control.mount_table import reach_on_the_host
     from sandboxfs.review.host_ignores import ignores_of
 
     paths = _layer_paths(locations, record)
-    return ignores_of(record.workspace, paths.masked | paths.covered)
+    return ignores_of(record.workspace, paths.masked | paths.covered, reach_on_the_host)
 
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,8 @@ Matcher = Callable[[bytes], bool]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # No path is as long as a longer pattern needs; such patterns count as matching nothing.
 _LONGEST = 8192
+# Where memory is bounded: directories that are remembered, and bytes of ignore files.
+_MOST_DIRECTORIES, _MOST_TEXT = 20_000, 1 << 19
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _NAMED_CLASS = re.compile(rb"\[:([^]]*)]")
 _CLASSES: dict[bytes, set[int]] = {
@@ -40,7 +42,7 @@ _CLASSES: dict[bytes, set[int]] = {
 _STAR, _DIRECTORIES, _SLASHED = b"*", b"**/", b"**\\/"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class IgnorePattern:
     """One line of an ignore file: its *number*, and its *text*."""
 
@@ -54,6 +56,13 @@ class IgnorePattern:
     def applies(self, name: bytes, below: bytes, is_dir: bool) -> bool:
         """Whether the pattern matches *name*; *below* is its path from the directory of the ignore file."""
         return (is_dir or not self.directories_only) and self.matches(name if self.names_only else below)
+
+
+def _always(_path: bytes) -> bool:
+    return True
+
+
+_EVERYTHING = IgnorePattern(0, b"(too large to be read)", _always, False, False, True)
 
 
 def parse_patterns(text: bytes) -> list[IgnorePattern]:
@@ -107,15 +116,29 @@ class IgnoreMatch(NamedTuple):
 class IgnoreRules:
     """The ignore files of one tree, read as they are needed."""
 
-    def __init__(self, reader: Reader, everywhere: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        everywhere: Iterable[tuple[bytes, bytes]] = (),
+        longest: int | None = None,
+    ) -> None:
         """Read ignore files by *reader*, which returns the bytes of a file, or None for an absent file.
 
-        *everywhere* are the names and texts of further files; later ones win over earlier ones.
+        *everywhere* are the names and texts of further files; later ones win over earlier ones. Where the
+        files on the way to a path have more than *longest* bytes, the one that is too much ignores everything
+        around it, and memory is bounded.
         """
         self._reader = reader
-        self._patterns: dict[bytes, list[IgnorePattern]] = {}
+        self._longest = longest
+        # For each directory: its patterns, and the bytes of the files on the way.
+        self._patterns: dict[bytes, tuple[list[IgnorePattern], int]] = {}
         self._directories: dict[bytes, IgnoreMatch | None] = {b"": None}
-        self._everywhere = [(name, parse_patterns(text)) for name, text in everywhere]
+        self._everywhere: list[tuple[bytes, list[IgnorePattern]]] = []
+        self._everywhere_size = 0
+        for name, text in everywhere:
+            patterns, self._everywhere_size = self._parsed(text, self._everywhere_size)
+            self._everywhere.append((name, patterns))
+        self._held = 0
 
     def ignored(self, path: bytes, is_dir: bool) -> bool:
         """Whether git would ignore *path*, relative to the top of the tree, if *path* were not tracked."""
@@ -124,6 +147,10 @@ class IgnoreRules:
     def match(self, path: bytes, is_dir: bool) -> IgnoreMatch | None:
         """Return what makes git ignore *path*, None where it would not."""
         path = path.strip(b"/")
+        if self._longest is not None and (
+            len(self._directories) > _MOST_DIRECTORIES or self._held > _MOST_TEXT
+        ):
+            self._forget()
         if path in self._directories and is_dir:
             return self._directories[path]
         parent, _, name = path.rpartition(b"/")
@@ -161,13 +188,30 @@ class IgnoreRules:
         return None
 
     def _of(self, directory: bytes) -> list[IgnorePattern]:
-        if directory not in self._patterns:
-            self._patterns[directory] = self._read(_file_in(directory))
-        return self._patterns[directory]
+        unknown = []
+        while directory not in self._patterns:
+            unknown.append(directory)
+            if not directory:
+                break
+            directory = directory.rpartition(b"/")[0]
+        patterns, size = self._patterns.get(directory, ([], self._everywhere_size))
+        for one in reversed(unknown):
+            text = self._reader(_file_in(one))
+            self._held += 0 if text is None else len(text)
+            patterns, size = self._patterns[one] = ([], size) if text is None else self._parsed(text, size)
+        return patterns
 
-    def _read(self, path: bytes) -> list[IgnorePattern]:
-        text = self._reader(path)
-        return [] if text is None else parse_patterns(text)
+    def _parsed(self, text: bytes, above: int) -> tuple[list[IgnorePattern], int]:
+        """Return the patterns of a file, and its size and that of the files *above*."""
+        size = above + len(text)
+        if self._longest is not None and size > self._longest:
+            return [_EVERYTHING], above
+        return parse_patterns(text), size
+
+    def _forget(self) -> None:
+        self._patterns.clear()
+        self._directories = {b"": None}
+        self._held = 0
 
 
 def _file_in(directory: bytes) -> bytes:

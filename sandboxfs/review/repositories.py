@@ -26,6 +26,13 @@ from sandboxfs.review.change import ChangeKind, PathChange
 from sandboxfs.review.git_files import GitIndex, UnreadableIndex, parse_index
 from sandboxfs.upper.sandbox_layers import Layers
 
+Reach = Callable[[Path], HostDir]
+"""Opens a directory of the host by its path; OSError for one that is not to be looked into."""
+
+# Directories that are remembered.
+_MOST_DIRECTORIES = 20_000
+# Bytes of the files that name another directory, and of `info/exclude`.
+_LARGEST_POINTER, _LARGEST_EXCLUDE = 1 << 13, 16 << 20
 _GIT = b".git"
 _POINTER = b"gitdir:"
 
@@ -54,12 +61,20 @@ class TrackedPaths:
         masked: Collection[bytes],
         root: bytes,
         consult: Callable[[bytes], None] = lambda path: None,
+        reach: Reach = HostDir.at,
     ) -> None:
-        """Look at nothing *masked*; tell *consult* of each file before an answer depends on it."""
+        """Look at nothing *masked*; tell *consult* of each file before an answer depends on it.
+
+        *reach* opens what a `.git` names that is no directory.
+        """
         self._workspace = workspace
         self._masked = masked
         self._root = root
         self._consult = consult
+        self._reach = reach
+        self._indexes: dict[bytes, GitIndex | None] = {}
+        # Bytes of indexes that are read at all: many repositories may name one index.
+        self._left = git_files.LARGEST_INDEX
         # For each directory: the repositories around it, and whether the host has the directory.
         self._around: dict[bytes, tuple[tuple[_Repository, ...], bool]] = {}
 
@@ -86,15 +101,17 @@ class TrackedPaths:
     def exclude(self) -> bytes:
         """The content of `info/exclude` of the repository at the workspace's top."""
         try:
-            with self._git_directory(b"") as found, _common(found) as common:
+            with self._git_directory(b"") as found, self._common(found) as common:
                 self._consult(_place(common) + b"/info/exclude")
                 with common.child(b"info") as info:
-                    return _read(info, b"exclude") or b""
-        except OSError:
+                    return _read(info, b"exclude", _LARGEST_EXCLUDE) or b""
+        except (OSError, ValueError):
             return b""
 
     def _of(self, directory: bytes) -> tuple[tuple[_Repository, ...], bool]:
         """Return the repositories around *directory*; asks from the nearest known directory downwards."""
+        if len(self._around) > _MOST_DIRECTORIES:
+            self._around.clear()
         unknown = []
         while directory not in self._around:
             unknown.append(directory)
@@ -127,13 +144,24 @@ class TrackedPaths:
         return (*outer, _Repository(directory, self._index(directory))), True
 
     def _index(self, top: bytes) -> GitIndex | None:
+        if top not in self._indexes:
+            self._indexes[top] = self._read_index(top)
+        return self._indexes[top]
+
+    def _read_index(self, top: bytes) -> GitIndex | None:
         try:
             with self._git_directory(top) as found:
                 self._consult(_place(found) + b"/index")
-                data = _read(found, b"index")
+                data = _read(found, b"index", self._left)
             # A repository without any added file has no index.
-            return GitIndex() if data is None else parse_index(data)
-        except (OSError, UnreadableIndex):
+            if data is None:
+                return GitIndex()
+            if len(data) > self._left:
+                raise UnreadableIndex("too large, with those of other repositories")
+            self._left -= len(data)
+            return parse_index(data)
+        except (OSError, ValueError):
+            # What a `.git` names may be no path at all.
             return None
 
     def _git_directory(self, top: bytes) -> HostDir:
@@ -141,13 +169,20 @@ class TrackedPaths:
         found = workspace.stat(joined(top, _GIT))
         place = Path(os.fsdecode(self._root), os.fsdecode(top))
         if found is not None and stat.S_ISREG(found.st_mode):
-            text = _read(workspace.directory(top), _GIT) or b""
+            text = _read(workspace.directory(top), _GIT, _LARGEST_POINTER) or b""
             if not text.startswith(_POINTER):
                 raise NotADirectoryError(str(place))
-            return HostDir.at(place / os.fsdecode(text.removeprefix(_POINTER).strip()))
+            return self._reach(place / os.fsdecode(text.removeprefix(_POINTER).strip()))
         if found is not None and stat.S_ISLNK(found.st_mode):
-            return HostDir.at(place / ".git")
+            return self._reach(place / ".git")
         return workspace.directory(top).child(_GIT)
+
+    def _common(self, git_directory: HostDir) -> HostDir:
+        """Return the directory that a linked work tree shares with the others, or *git_directory* itself."""
+        text = _read(git_directory, b"commondir", _LARGEST_POINTER)
+        if text is None:
+            return git_directory.again()
+        return self._reach(Path(os.fsdecode(_place(git_directory)), os.fsdecode(text.strip())))
 
 
 def _place(directory: HostDir) -> bytes:
@@ -155,18 +190,13 @@ def _place(directory: HostDir) -> bytes:
     return os.readlink(directory.own_path())  # noqa: PTH115 - in bytes
 
 
-def _common(git_directory: HostDir) -> HostDir:
-    """Return the directory that a linked work tree shares with the others, or *git_directory* itself."""
-    text = _read(git_directory, b"commondir")
-    return HostDir.at(Path(os.fsdecode(git_directory.own_path())) / os.fsdecode((text or b".").strip()))
-
-
-def _read(directory: HostDir, name: bytes) -> bytes | None:
-    """Return the content of a regular file, None where there is none."""
+def _read(directory: HostDir, name: bytes, most: int) -> bytes | None:
+    """Return a regular file's content, of a larger one *most* bytes and one; None where there is none."""
     status = directory.stat(name)
     if status is None or not stat.S_ISREG(status.st_mode):
         return None
-    return directory.read(name)
+    with os.fdopen(directory.open(name, os.O_RDONLY), "rb") as file:
+        return file.read(most + 1)
 
 
 _BARE = (b"HEAD", b"objects", b"refs")

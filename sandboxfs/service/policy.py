@@ -505,14 +505,14 @@ def _answer(store: Store, sandbox: SandboxStatus, place: str, access: Access) ->
 
 def _ignores(store: Store, record: SandboxRecord) -> AbstractContextManager["HostIgnores"]:
     # Imported here: few policies are about what git ignores.
-    from sandboxfs.control.mount_table import mounts_below
+    from sandboxfs.control.mount_table import mounts_below, reach_on_the_host
     from sandboxfs.review.host_ignores import opened_ignores
     from sandboxfs.upper.sandbox_layers import masked_paths
 
     workspace = record.workspace
     hidden = [store.locations.state, record.mountpoint, *record.covered]
     hidden += [mount.mountpoint for mount in mounts_below(workspace) if mount.ours]
-    return opened_ignores(workspace, masked_paths(workspace, hidden))
+    return opened_ignores(workspace, masked_paths(workspace, hidden), reach_on_the_host)
 
 
 def _add_mount(answer: dict[str, object], record: SandboxRecord, access: Access) -> None:

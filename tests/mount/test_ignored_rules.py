@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -201,3 +202,30 @@ def test_a_project_may_tighten_and_a_user_may_except(mount: Mount, config: Path)
     (view.root / "src/x.log").write_text("mine")
     with pytest.raises(OSError, match="Read-only"):
         (view.root / "src/a.c").write_text("")
+
+
+def test_a_repository_that_is_said_to_be_in_the_view_is_not_looked_for_there(
+    mount: Mount, config: Path
+) -> None:
+    view = mounted(mount, config, DENY)
+    view.stop()
+    link = view.lower.parent / "link"
+    link.symlink_to(view.root)
+    for name, to in (("one", view.root / "src"), ("two", link / "src")):
+        (view.lower / name).mkdir()
+        (view.lower / name / ".git").write_text(f"gitdir: {to}\n")
+        (view.lower / name / "key.pem").write_text("SECRET=1\n")
+    (view.lower / "three").mkdir()
+    (view.lower / "three/.git").symlink_to(link / "src")
+    (view.lower / "three/key.pem").write_text("SECRET=1\n")
+    view.host_changed()
+    view.start()
+    for name in ("one", "two", "three"):
+        program = subprocess.Popen(["cat", f"{name}/key.pem"], cwd=view.root, stderr=subprocess.DEVNULL)
+        try:
+            assert program.wait(10) == 1
+        except subprocess.TimeoutExpired:
+            # The daemon waits for itself: nobody else can end this.
+            os.kill(view.pid, signal.SIGKILL)
+            raise
+    assert why(view, "one/key.pem")["allowed"] is False

@@ -213,3 +213,94 @@ def test_a_lasting_answer_does_not_come_from_a_directory_that_was_renamed(
     with opened_ignores(repository, ()) as again:
         assert not again.ignored(b"one/sub/a.one", False)
         assert again.ignored(b"two/sub/a.one", False)
+
+
+@pytest.mark.parametrize("text", [b"gitdir: a\0b\n", b"gitdir: " + b"a/" * 9000 + b"\n", b"nothing", b""])
+@pytest.mark.parametrize("place", [b"", b"sub/"])
+def test_a_git_file_that_names_no_directory_tracks_nothing(tmp_path: Path, place: bytes, text: bytes) -> None:
+    write(tmp_path, b".gitignore", b"*.pem\n")
+    write(tmp_path, place + b".git", text)
+    with opened_ignores(tmp_path, ()) as ignores:
+        assert ignores.ignored(place + b"key.pem", False)
+        assert not ignores.ignored(place + b"page", False)
+
+
+def test_repositories_elsewhere_are_reached_as_the_caller_reaches(repository: Path, tmp_path: Path) -> None:
+    def refuse(path: Path) -> HostDir:
+        asked.append(path)
+        raise OSError("not there")
+
+    asked: list[Path] = []
+    git(tmp_path, "init", "-q", "--template=", "--separate-git-dir=elsewhere", "repository/sub")
+    write(repository, b"sub/key.pem", b"")
+    git(repository / "sub", "add", "-f", "key.pem")
+    with opened_ignores(repository, ()) as ignores:
+        assert not ignores.ignored(b"sub/key.pem", False)
+    with opened_ignores(repository, (), refuse) as ignores:
+        assert ignores.ignored(b"sub/key.pem", False)
+    assert asked == [tmp_path / "elsewhere"]
+
+
+def test_no_index_is_read_that_is_too_large_with_those_before(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository, b"key.pem", b"")
+    git(repository, "add", "-f", "key.pem")
+    for name in (b"one", b"two"):
+        write(repository, name + b"/.git", b"gitdir: ../.git\n")
+    size = (repository / ".git/index").stat().st_size
+    monkeypatch.setattr("sandboxfs.review.git_files.LARGEST_INDEX", 2 * size)
+    with opened_ignores(repository, ()) as ignores:
+        assert not ignores.ignored(b"key.pem", False)
+        assert not ignores.ignored(b"one/key.pem", False)
+        assert ignores.ignored(b"two/key.pem", False)
+
+
+def test_a_path_that_nobody_can_name_has_the_answer_of_the_directory_around_it(ignores: HostIgnores) -> None:
+    deep = b"/".join([b"d" * 255] * 5000)
+    assert not ignores.ignored(deep + b"/key.pem", False)
+    assert ignores.ignored(b"build/" + deep, False)
+    assert ignores.ignored(b"a/build/" + deep + b"/a", True)
+
+
+def test_ignore_files_that_are_too_large_ignore_everything(repository: Path) -> None:
+    half = b"nothing\n" * 10_000
+    write(repository, b"one/.gitignore", half)
+    write(repository, b"one/two/.gitignore", half)
+    write(repository, b"whole/.gitignore", half + half)
+    with opened_ignores(repository, ()) as ignores:
+        assert not ignores.ignored(b"one/a", False)
+        assert ignores.reason(b"one/two/a", False) == "one/two/.gitignore:0 (too large to be read)"
+        assert ignores.ignored(b"whole/a/b", False)
+        assert not ignores.ignored(b"whole", True)
+        assert not ignores.ignored(b"a", False)
+    write(repository, b".git/info/exclude", half + half)
+    with opened_ignores(repository, ()) as ignores:
+        assert ignores.ignored(b"a", False)
+
+
+def test_an_ignore_file_that_is_no_file_is_none_and_not_waited_for(repository: Path) -> None:
+    (repository / "sub").mkdir()
+    os.mkfifo(repository / "sub/.gitignore")
+    (repository / "dir/.gitignore").mkdir(parents=True)
+    with opened_ignores(repository, ()) as ignores:
+        assert ignores.ignored(b"sub/key.pem", False)
+        assert not ignores.ignored(b"sub/a", False)
+        assert not ignores.ignored(b"dir/a", False)
+
+
+def test_what_is_remembered_is_bounded_however_many_names_a_program_makes(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandboxfs.review.gitignore._MOST_DIRECTORIES", 100)
+    monkeypatch.setattr("sandboxfs.review.repositories._MOST_DIRECTORIES", 100)
+    monkeypatch.setattr("sandboxfs.review.host_ignores._MOST_BYTES", 100_000)
+    with opened_ignores(repository, ()) as ignores:
+        for number in range(2000):
+            assert not ignores.ignored(b"dir%d" % number, True)
+            assert ignores.ignored(b"dir%d/a.pem" % number, False)
+        assert len(ignores.rules._directories) <= 102
+        assert len(ignores.rules._patterns) <= 102
+        assert len(ignores.tracked._around) <= 102
+        # Then everything is asked anew.
+        assert ignores.outdated()
