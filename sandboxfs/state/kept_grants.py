@@ -170,8 +170,8 @@ def _replaced(
     """Put a file with the content *made* in place of one with *status* and *content*, unless that changed."""
     staged = b".sandboxfs-config-" + secrets.token_hex(4).encode()
     attributes = None if status is None else attributes_at(directory, name, status, of_the_host)
-    own = _stage(directory, staged, made, attributes)
     try:
+        own = _stage(directory, staged, made, attributes)
         if status is None:
             try:
                 directory.move(staged, directory, name)

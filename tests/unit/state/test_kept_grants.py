@@ -1,5 +1,6 @@
 """A kept answer is written to the user's file and taken out again, and every other byte of the file stays."""
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -178,6 +179,20 @@ def test_a_file_of_a_project_a_file_in_the_view_and_what_is_no_file_are_refused(
     os.link(file.path, tmp_path / "second name")
     with pytest.raises(UsageError, match="one name"):
         file.add(kept(workspace), "today")
+
+
+def test_on_a_full_disk_the_file_stays_and_nothing_is_left_beside_it(
+    file: GrantFile, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write(file, OTHERS)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match="No space left"):
+        file.add(kept(workspace), "today")
+    assert os.listdir(file.path.parent) == ["config.toml"]
+    assert file.path.read_bytes() == OTHERS
 
 
 Edit = Callable[[Path], None]
