@@ -30,13 +30,12 @@ _MESSAGE_LIMIT = 1 << 16
 
 @dataclass(frozen=True)
 class ResponderOrders:
-    """Whose questions are answered, by what, and where and in which environment a command runs."""
+    """Whose questions are answered, by what, and in which environment a command runs."""
 
     sandbox: str
     command: tuple[str, ...]
     url: str | None
     token_file: str | None
-    directory: str
     environment: Mapping[str, str]
 
     def dump(self) -> bytes:

@@ -146,15 +146,14 @@ def _be_asked(
         os._exit(status)
 
 
-def run_command(command: tuple[str, ...], directory: str, environment: Mapping[str, str]) -> NoReturn:
-    """Turn the child into the program *command*: its path, then its words."""
+def run_command(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
+    """Turn the child into the program *command*: its path, then its words.
+
+    It runs in `/`, as the responder does: many programs obey what lies in their directory, and a project's
+    files must not answer.
+    """
     program, *words = command
     try:
-        try:
-            os.chdir(directory)
-        except OSError:
-            # It may be gone, and a mount that is dead must not be waited for.
-            os.chdir("/")
         os.execve(program, words, environment)  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise NoAnswer(f"cannot be started: {error.strerror}") from error

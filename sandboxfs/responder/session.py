@@ -133,7 +133,7 @@ def _ways(orders: ResponderOrders) -> list[Asking]:
     if orders.command:
         # So that a command for several sandboxes knows which is meant.
         environment = {**orders.environment, "SANDBOXFS_SANDBOX": orders.sandbox}
-        asked = functools.partial(run_command, orders.command, orders.directory, environment)
+        asked = functools.partial(run_command, orders.command, environment)
         ways.append(Asking("the ask command", functools.partial(ask_process, work=asked), time.monotonic()))
     if orders.url is not None:
         ways.append(Asking("the webhook", functools.partial(_post, orders), time.monotonic()))

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxfs.control.mount_table import MountTable
 from sandboxfs.control.start_responder import ResponderOrders, StartingResponder
 from sandboxfs.errors import MountFailed, UsageError
 from sandboxfs.paths import quoted
@@ -84,32 +83,21 @@ def start_responder(
     asked = record.settings.asked_programs
     if not asked.any:
         return None
-    here = current or current_directory() or "/"
     command = asked.command
     if command:
+        here = current or current_directory()
         command = (str(find_command(command[0], environment, here)), *command)
-    if _is_inside(here, record.mountpoint):
-        # A command must not keep the mount busy, nor trust what is there.
-        here = "/"
     orders = ResponderOrders(
         record.name,
         command,
         asked.url,
         None if asked.token_file is None else str(asked.token_file),
-        here,
         dict(environment),
     )
     try:
         return StartingResponder.start(orders, store.locations)
     except OSError as error:
         raise MountFailed(f"cannot start what is to be asked: {error.strerror}") from error
-
-
-def _is_inside(directory: str, mountpoint: Path) -> bool:
-    try:
-        return MountTable.read().resolve(directory).is_relative_to(mountpoint)
-    except OSError:
-        return True
 
 
 def begin_to_answer(responder: StartingResponder | None, daemon: int) -> tuple[str, ...]:

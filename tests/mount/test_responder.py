@@ -108,7 +108,7 @@ def test_a_command_is_asked_as_a_follower_is_and_its_answer_counts(mount: Mount,
     assert {**asked, "remaining": None, "requests": 1} == {**told, "remaining": None, "requests": 1}
     assert (over["outcome"], over["by"]["command"]) == ("allowed", "responder")
     assert over["by"]["pid"] == responder(view)["pid"]
-    assert (tmp_path / "where").read_text() == f"{Path.cwd()}\n"
+    assert (tmp_path / "where").read_text() == "/\n"
     given = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
     assert given["SANDBOXFS_SANDBOX"] == "test"
     assert given["PATH"] == os.environ["PATH"]
@@ -407,6 +407,21 @@ def test_the_configuration_says_who_is_asked_and_an_option_stands_for_it(
     assert cat(view, ".env").stdout == "SECRET=1"
 
 
+def test_files_of_a_project_do_not_answer_for_the_command(mount: Mount, tmp_path: Path) -> None:
+    view = mount({".env": "SECRET=1"})
+    view.stop()
+    (view.lower / "bot.py").write_text(f"print({json.dumps(json.dumps({'decision': 'allow'}))})\n")
+    view.host_changed()
+    config = tmp_path / "own.toml"
+    config.write_text(f'[ask]\ncommand = ["{sys.executable}", "-m", "bot"]\n')
+    given: list[str | Path] = ["--name", "own", "--config", config, *ASK, view.lower, view.root]
+    assert run_sandboxfs("mount", *given, state=view.state, cwd=view.lower).returncode == 0
+    try:
+        assert cat(view, ".env").returncode == 1
+    finally:
+        assert run_sandboxfs("unmount", "-s", "own", state=view.state).returncode == 0
+
+
 def test_a_mount_without_the_command_to_ask_is_refused(tmp_path: Path) -> None:
     (tmp_path / "workspace").mkdir()
     done = run_sandboxfs(
@@ -520,7 +535,7 @@ def test_a_sandbox_from_python_asks_whom_the_configuration_names(
     monkeypatch.setenv("SANDBOXFS_STATE_DIR", str(tmp_path / "state"))
     with Sandbox(workspace) as sandbox:
         assert sandbox.run(["cat", ".env"], capture_output=True).stdout == "SECRET=1"
-    assert (tmp_path / "where").read_text() == f"{Path.cwd()}\n"
+    assert (tmp_path / "where").read_text() == "/\n"
 
 
 # A webhook
