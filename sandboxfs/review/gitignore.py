@@ -351,5 +351,12 @@ def _member(pattern: bytes, at: int) -> tuple[int | None, int]:
 
 
 def _class(members: set[int]) -> bytes:
-    listed = b"".join(b"\\x%02x" % byte for byte in sorted(members - {ord("/")}))
+    # As ranges: a pattern of few bytes must not become an expression of very many.
+    listed = b""
+    left = sorted(members - {ord("/")})
+    start = 0
+    for at, byte in enumerate(left):
+        if at + 1 == len(left) or left[at + 1] != byte + 1:
+            listed += b"\\x%02x-\\x%02x" % (left[start], byte)
+            start = at + 1
     return b"[" + listed + b"]" if listed else b"(?!)"

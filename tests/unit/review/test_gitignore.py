@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandboxfs.review.gitignore import IgnoreRules
+from sandboxfs.review.gitignore import IgnoreRules, _expression
 
 GIT = {"PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 NAMES = (b"a", b"b", b"ab", b"a b", b"#a", b"!b", b"a.o", b"b ", b"[a]", b"\xff", b"-")
@@ -121,3 +121,10 @@ def test_hostile_pattern_and_deep_path_take_no_time() -> None:
     assert not ignoring.ignored(b"a/" * 1500 + b"a", False)
     assert not ignoring.ignored(b"x/" + b"/".join([b"a" * 100] * 30), False)
     assert time.process_time() - began < 10
+
+
+def test_a_pattern_becomes_no_expression_of_many_times_its_length() -> None:
+    pattern = b"[!a]*[a-z0-9]*[[:graph:]]*" * 250
+    expression = _expression(pattern)
+    assert expression is not None
+    assert len(expression) < 8 * len(pattern)
