@@ -64,6 +64,9 @@ EXAMPLES = {
     "revoke": ["sandboxfs revoke 4", "sandboxfs revoke --all"],
 }
 
+# Of the program that asks and its parents, in a list.
+_SHOWN_PARENTS = 3
+
 
 class Arguments(argparse.Namespace):
     sandbox: str | None
@@ -163,12 +166,14 @@ def _tell_if_alone(found: WaitingQuestions) -> None:
 
 def _question_row(question: WaitingQuestion) -> tuple[str, ...]:
     path = _shown(question.path) + (f" and {question.more} more" if question.more else "")
-    line = (question.program, *question.program.parents)
+    line = [_plain(process(one)) for one in (question.program, *question.program.parents)]
+    # The prompt and JSON have all of it, up to whoever started the shell.
+    shown = line[:_SHOWN_PARENTS] + (["…"] if len(line) > _SHOWN_PARENTS else [])
     return (
         str(question.id),
         question.deed,
         path,
-        " < ".join(_plain(process(one)) for one in line),
+        " < ".join(shown),
         _plain(str(question.rule)),
         output.local_time(question.since),
         "is read" if question.remaining is None else output.human_duration(question.remaining),
