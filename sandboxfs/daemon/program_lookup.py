@@ -5,8 +5,8 @@ for which the daemon itself would have to answer. `arguments` reads those, and i
 """
 
 import os
+from typing import NamedTuple, Protocol
 
-from sandboxfs.daemon.questions import ProgramSeen
 from sandboxfs.policy.grants import ProcessMark
 
 # Parents that are looked at.
@@ -14,8 +14,33 @@ _PARENTS = 16
 _ARGUMENT = 4096
 
 
+class ProgramSeen(NamedTuple):
+    """A process as it is shown to a person."""
+
+    pid: int
+    started: int
+    exe: str | None
+    command: str
+
+
+class Processes(Protocol):
+    """What is known of processes."""
+
+    def exe(self, thread: int) -> str | None:
+        """The executable of the process of a thread."""
+
+    def line(self, thread: int) -> list[ProgramSeen]:
+        """The process of a thread and its parents, the nearest first."""
+
+    def marks(self, thread: int) -> tuple[ProcessMark, ...]:
+        """The same, as marks."""
+
+    def lives(self, mark: ProcessMark) -> bool:
+        """Tell whether a process is still there."""
+
+
 class ProgramLookup:
-    """What /proc says of processes. Implements `Processes` for the questions."""
+    """What /proc says of processes. Implements `Processes`."""
 
     def exe(self, thread: int) -> str | None:
         return _exe(thread)

@@ -18,18 +18,17 @@ from sandboxfs.control.control_socket import Request
 from sandboxfs.daemon.control_peers import Peer
 from sandboxfs.daemon.control_server import Handler
 from sandboxfs.daemon.lasting_tasks import in_a_thread
-from sandboxfs.daemon.program_lookup import arguments
-from sandboxfs.daemon.questions import (
+from sandboxfs.daemon.pending_question import (
     Answerer,
     ClosedQuestion,
     GivenAnswer,
     Outcome,
     PendingQuestion,
-    ProgramSeen,
-    Questions,
-    StandingGrant,
     over_as_json,
 )
+from sandboxfs.daemon.program_lookup import ProgramSeen, arguments
+from sandboxfs.daemon.questions import Questions
+from sandboxfs.daemon.standing_grants import StandingGrant
 from sandboxfs.daemon.widenings import Widenings
 from sandboxfs.errors import SandboxBusy, UsageError
 from sandboxfs.overlay.decisions import ShownInode
@@ -124,7 +123,7 @@ class QuestionControl:
         self._wake = trio.Event()
         self._argv: dict[ProcessMark, str | None] = {}
         questions.told.append(self._tell)
-        questions.withdrawn = self._withdrawn
+        questions.grants.withdrawn = self._withdrawn
         questions.begun = self._rouse
 
     def serve(self, withdraw: Withdraw, invalidate: Invalidate) -> None:
@@ -181,14 +180,14 @@ class QuestionControl:
         return {"question": described, "decision": request.text("decision"), "grant": grant}
 
     def grants(self, request: Request, peer: Peer) -> object:
-        return {"grants": [self._described_grant(one) for one in self._questions.grants()]}
+        return {"grants": [self._described_grant(one) for one in self._questions.grants.in_force()]}
 
     async def revoke(self, request: Request, peer: Peer) -> object:
         if request.flag("all"):
-            numbers = {standing.grant.number for standing in self._questions.grants()}
+            numbers = {standing.grant.number for standing in self._questions.grants.in_force()}
         else:
             numbers = {_number(request, "id")}
-        gone = self._questions.revoke(numbers)
+        gone = self._questions.grants.revoke(numbers)
         await self._drop_pages()
         await self._widenings.settled()
         removed = await self._take_out([one.kept for one in gone if one.kept is not None])
@@ -206,7 +205,9 @@ class QuestionControl:
         file = self._file
         if file is None:
             raise UsageError("answers of this session cannot be kept")
-        grant = self._questions.preview(question.number, answer)
+        # Another answer may have come meanwhile.
+        attempt = self._questions.find(question.number).attempt
+        grant = self._questions.grants.preview(attempt, answer)
         kept = KeptGrant.of(grant, str(file.workspace))
         standing = None
         # Shielded: whoever asked may be gone before the file is written.
@@ -245,7 +246,7 @@ class QuestionControl:
                 f"taken back in this session, and still written at {places}: {error.message}", hint=error.hint
             ) from error
         # Tables below have moved up.
-        for other in self._questions.grants():
+        for other in self._questions.grants.in_force():
             if other.kept is not None:
                 other.kept = lines.get(other.kept, other.kept)
         return found
@@ -336,7 +337,7 @@ class QuestionControl:
 
     def _described_grant(self, standing: StandingGrant) -> dict[str, object]:
         grant = standing.grant
-        left = self._questions.seconds_left(grant)
+        left = self._questions.grants.seconds_left(grant)
         root = grant.recipient.root
         return {
             "id": grant.number,

@@ -161,7 +161,7 @@ class Session:
 
     def prepare(self) -> None:
         """Begin with the answers that were kept; the clock of questions runs."""
-        self.questions.keep_before(self._kept, self.policy_control.policy)
+        self.questions.grants.keep_before(self._kept, self.policy_control.policy)
 
     def begin(self) -> None:
         """Record that the view can be used."""

@@ -25,7 +25,10 @@ import trio
 from sandboxfs.control.control_socket import Request
 from sandboxfs.daemon.control_peers import Peer
 from sandboxfs.daemon.control_server import Handler
-from sandboxfs.daemon.questions import Outcome, ProgramSeen, Questions, Record, StandingGrant
+from sandboxfs.daemon.pending_question import Outcome
+from sandboxfs.daemon.program_lookup import ProgramSeen
+from sandboxfs.daemon.questions import Questions
+from sandboxfs.daemon.standing_grants import Record, StandingGrant
 from sandboxfs.errors import SandboxBusy, UsageError
 from sandboxfs.overlay.filesystem import Caller, Postponed, host_error
 from sandboxfs.paths import quoted
@@ -299,7 +302,7 @@ class Widenings:
         if request.state in _OVER:
             return
         request.attempt = self._attempt(place, request.mode, "sandboxfs request")
-        refusal = self._questions.refuses(request.attempt)
+        refusal = self._questions.grants.refusing(request.attempt)
         standing = self._standing(request.attempt)
         if refusal is not None:
             self._finish(request, "denied", refusal.grant.reason or "refused by an answer that stays")
@@ -318,7 +321,7 @@ class Widenings:
 
     def _standing(self, attempt: Attempt) -> StandingGrant | None:
         """Return the grant by which what an attempt is about is shown, in its mode."""
-        for standing in self._questions.grants():
+        for standing in self._questions.grants.in_force():
             grant = standing.grant
             about = grant.access is Wish.WIDEN and grant.target == attempt.path
             if about and grant.allows and grant.rule.mode is attempt.rule.mode:
@@ -384,7 +387,7 @@ class Widenings:
             self._shown.add(grant.number)
         else:
             self._granted.pop(grant.number, None)
-            self._questions.drop(grant.number)
+            self._questions.grants.drop(grant.number)
         return why
 
     async def _told(
@@ -478,7 +481,7 @@ class Widenings:
         attempt = self._attempt(path, mode, "sandboxfs allow")
         standing = self._standing(attempt)
         if standing is None:
-            standing = self._questions.grant_wish(attempt)
+            standing = self._questions.grants.add_wish(attempt)
             self._granted[standing.grant.number] = []
             problem = await self._show(standing)
             if problem is not None:

@@ -6,24 +6,21 @@ from itertools import count
 
 import pytest
 
-from sandboxfs.daemon.questions import (
+from sandboxfs.daemon.pending_question import (
     ATTENTION,
-    MOST_OF_ONE_PROGRAM,
-    MOST_QUESTIONS,
-    MOST_WAITING,
     READING,
     ClosedQuestion,
     GivenAnswer,
     Outcome,
     PendingOpen,
     PendingQuestion,
-    ProgramSeen,
-    Questions,
 )
+from sandboxfs.daemon.program_lookup import ProgramSeen
+from sandboxfs.daemon.questions import MOST_OF_ONE_PROGRAM, MOST_QUESTIONS, MOST_WAITING, Questions
 from sandboxfs.errors import UsageError
 from sandboxfs.overlay.asking import Asked, Verdict
 from sandboxfs.overlay.filesystem import AnonymousCaller, Caller, Postponed
-from sandboxfs.policy.grants import Audience, Extent, ProcessMark, Recipient
+from sandboxfs.policy.grants import Extent, ProcessMark
 from sandboxfs.policy.model import Access, Decision, Mode, Rule, RuleSource, SourceKind
 
 RULE = Rule("**/.env*", Mode.ASK, RuleSource(SourceKind.COMMAND_LINE))
@@ -74,7 +71,7 @@ class Session:
             timeout=timeout,
             kernel_limit=kernel_limit,
         )
-        self.queue.withdrawn = self.withdrawn.append
+        self.queue.grants.withdrawn = self.withdrawn.append
         self.queue.explain = lambda path, access, why, question: self.reasons.append(why)
         self.queue.told.append(self._tell)
         self.queue.follow()
@@ -116,20 +113,6 @@ def session() -> Session:
     return Session()
 
 
-def test_an_answer_for_once_allows_what_waits_and_nothing_after(session: Session) -> None:
-    assert isinstance(session.open(), PendingOpen)
-    session.answer(True)
-    (verdict,) = session.resumed()
-    assert isinstance(verdict, Verdict)
-    assert verdict.allows
-    assert verdict.grant is not None
-    session.queue.opened(verdict.grant)
-    assert isinstance(session.open(), PendingOpen)
-    assert session.queue.stands(verdict.grant, DECISION, READ)
-    session.queue.closed(verdict.grant)
-    assert not session.queue.stands(verdict.grant, DECISION, READ)
-
-
 def test_equal_questions_are_one_and_the_shown_path_is_answered(session: Session) -> None:
     for number in range(100):
         session.open(f"a/.env{number}", thread=10 + number)
@@ -147,7 +130,7 @@ def test_a_refusal_is_for_all_that_waits(session: Session) -> None:
     session.open("a/.env2")
     session.answer(False)
     assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [False, False]
-    assert session.queue.grants() == []
+    assert session.queue.grants.in_force() == []
 
 
 def test_a_file_that_got_another_name_is_asked_about_again(session: Session) -> None:
@@ -335,66 +318,11 @@ def test_many_refusals_with_nobody_there_are_remembered_within_bounds(session: S
     assert len(session.queue.over) == 0
 
 
-def test_grants_are_for_those_who_were_meant_and_end_with_them(session: Session) -> None:
-    session.processes.exes[8] = "/usr/bin/less"
-    session.open(thread=7)
-    root = ProcessMark(7, 7)
-    session.queue.answer(
-        session.question().number,
-        GivenAnswer(True, Extent.PATH, "a/.env", recipient=Recipient(Audience.TREE, root=root)),
-    )
-    assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [True]
-    assert isinstance(session.open(thread=8), PendingOpen)
-    session.processes.alive = False
-    session.queue.tick()
-    assert session.queue.grants() == []
-    assert session.withdrawn != []
-
-
-def test_a_grant_runs_out_and_can_be_taken_back(session: Session) -> None:
-    session.open()
-    session.queue.answer(session.question().number, GivenAnswer(True, Extent.PATH, "a/.env", during=30))
-    (verdict,) = session.resumed()
-    assert isinstance(verdict, Verdict)
-    assert verdict.grant is not None
-    session.queue.opened(verdict.grant)
-    session.now = 30
-    assert isinstance(session.open(), PendingOpen)
-    session.queue.tick()
-    assert session.withdrawn == [{verdict.grant}]
-    number = session.answer(True, Extent.DIRECTORY, "a")
-    assert number is not None
-    session.queue.revoke({number})
-    assert session.withdrawn[-1] == {number}
-    with pytest.raises(UsageError, match="no grant"):
-        session.queue.revoke({number})
-
-
-def test_no_content_comes_under_a_name_that_was_granted_or_is_asked_about(session: Session) -> None:
-    assert session.queue.keeps_apart(b"a/.env2", b"b/.env")
-    session.open("a/.env")
-    assert not session.queue.keeps_apart(b"a/.env2", b"a/.env")
-    assert not session.queue.keeps_apart(b"b/.env", b"a/.env2")
-    assert session.queue.keeps_apart(b"a/.env", b"a/.env2")
-    session.answer(True, Extent.PATH)
-    list(session.resumed())
-    assert not session.queue.keeps_apart(b"a/.env2", b"a/.env")
-    assert session.queue.keeps_apart(b"b/.env", b"a/.env2")
-
-
-def test_an_answer_by_pattern_is_about_what_was_shown(session: Session) -> None:
-    session.open()
-    with pytest.raises(UsageError, match="does not match"):
-        session.answer(True, Extent.GLOB, "b/**")
-    session.answer(True, Extent.GLOB, "a/**")
-    assert [one.allows for one in session.resumed() if isinstance(one, Verdict)] == [True]
-
-
 def test_questions_answers_and_grants_are_recorded(session: Session) -> None:
     session.open()
     number = session.answer(True, Extent.PATH)
     assert number is not None
-    session.queue.revoke({number})
+    session.queue.grants.revoke({number})
     session.open()
     session.now = 100
     session.queue.tick()

@@ -11,7 +11,8 @@ import trio.testing
 
 from sandboxfs.control.control_socket import Request
 from sandboxfs.daemon.control_peers import Peer
-from sandboxfs.daemon.questions import GivenAnswer, Outcome, Questions
+from sandboxfs.daemon.pending_question import GivenAnswer, Outcome
+from sandboxfs.daemon.questions import Questions
 from sandboxfs.daemon.widenings import MOST_RUNS, PostponedAnswer, Widenings
 from sandboxfs.errors import SandboxBusy, UsageError
 from sandboxfs.overlay.filesystem import AnonymousCaller, Postponed
@@ -39,7 +40,7 @@ class Session:
         )
         self.queue.follow()
         self.widenings = Widenings(self.queue, self.recorded, self.workspace)
-        self.queue.withdrawn = self.widenings.withdrawn
+        self.queue.grants.withdrawn = self.widenings.withdrawn
         self.runs: list[Run] = []
 
     def submit(
@@ -149,8 +150,8 @@ def test_what_is_granted_is_shown_by_every_run_one_after_the_other(session: Sess
         # The same again needs nobody.
         again = session.submit()["id"]
         await session.until(again, "granted")
-        (standing,) = session.queue.grants()
-        session.queue.revoke({standing.grant.number})
+        (standing,) = session.queue.grants.in_force()
+        session.queue.grants.revoke({standing.grant.number})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(first.does, "narrow")
             nursery.start_soon(second.does, "narrow")
@@ -169,7 +170,7 @@ def test_what_no_run_could_show_is_told_and_no_grant_is_left(session: Session) -
         session.answer(True)
         await run.does("widen", "it is in the way")
         assert (await session.until(number, "failed"))["reason"] == "it is in the way"
-        assert session.queue.grants() == []
+        assert session.queue.grants.in_force() == []
 
     session.play(main)
 
@@ -297,7 +298,7 @@ def test_a_person_shows_a_directory_without_a_question(session: Session) -> None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run.does, "widen")
             answer = await session.widenings.widen(request, SOMEBODY)
-        assert answer == {"grant": session.queue.grants()[0].grant.number, **about}
+        assert answer == {"grant": session.queue.grants.in_force()[0].grant.number, **about}
         # A second time there is nothing to do.
         assert await session.widenings.widen(request, SOMEBODY) == answer
         for wrong in ({"path": "relative"}, {"path": "/srv/.."}, {"path": "/srv", "mode": "hide"}):

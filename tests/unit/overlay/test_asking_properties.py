@@ -16,7 +16,9 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxfs.daemon.questions import GivenAnswer, PendingOpen, ProgramSeen, Questions
+from sandboxfs.daemon.pending_question import GivenAnswer, PendingOpen
+from sandboxfs.daemon.program_lookup import ProgramSeen
+from sandboxfs.daemon.questions import Questions
 from sandboxfs.overlay.decisions import PolicyDenied
 from sandboxfs.overlay.filesystem import ROOT_INODE, Postponed
 from sandboxfs.policy.explain import decide
@@ -71,7 +73,7 @@ class Person(Kernel):
         self.queue = Questions(Alone(), Unrecorded(), WORKSPACE, lambda: 0.0, timeout=60)
         self.queue.follow()
         super().__init__(place, policy, self.queue, SEED)
-        self.queue.withdrawn = self.withdrawn
+        self.queue.grants.withdrawn = self.withdrawn
         self.policy = policy
         self.over: list[tuple[PendingOpen, int]] = []
         # The contents that were allowed by each grant, as the files were when it was given.
@@ -116,9 +118,9 @@ class Person(Kernel):
             self.resume()
 
     def revoke(self, revoke: Revoke) -> None:
-        grants = [standing.grant.number for standing in self.queue.grants()]
+        grants = [standing.grant.number for standing in self.queue.grants.in_force()]
         if grants:
-            self.queue.revoke({grants[revoke.number % len(grants)]})
+            self.queue.grants.revoke({grants[revoke.number % len(grants)]})
 
     def contents(self) -> list[tuple[str, str]]:
         """The path and content of every file that is there, read around the guard."""
@@ -151,7 +153,7 @@ class Person(Kernel):
                 self.overlay.forget(one, 1)
 
     def use_handles(self) -> None:
-        standing = {standing.grant.number for standing in self.queue.grants()}
+        standing = {standing.grant.number for standing in self.queue.grants.in_force()}
         allowed = {content for number, some in self.allowed.items() if number in standing for content in some}
         for handle, (_, flags) in self.handles.items():
             if flags == os.O_WRONLY:
