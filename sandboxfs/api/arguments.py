@@ -12,6 +12,9 @@ from sandboxfs.errors import DaemonLost, UsageError
 from sandboxfs.paths import quoted
 from sandboxfs.service.policy import DaemonBug
 
+Words = str | os.PathLike[str]
+"""What `text_of` takes."""
+
 
 @contextmanager
 def failures(what: str) -> Iterator[None]:

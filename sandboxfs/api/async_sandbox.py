@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
 
+from sandboxfs.api.arguments import Words
 from sandboxfs.api.question_feed import Answer, AnswerWord, QuestionFeed, QuestionHandler, note_failure
-from sandboxfs.api.sandbox import DEVNULL, PIPE, ConflictWord, Sandbox, Words
+from sandboxfs.api.sandbox import DEVNULL, PIPE, ConflictWord, Sandbox
 from sandboxfs.runs.run import Change
 from sandboxfs.runs.run_views import Denied
 from sandboxfs.runs.running_program import Program, Stream

@@ -12,10 +12,8 @@ several may run at once; nothing here forks, handles a signal or changes the cur
 is a `SandboxError` of a kind that `sandboxfs` exports, an argument of the wrong type included.
 """
 
-import io
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +22,8 @@ from types import TracebackType
 from typing import Literal
 from weakref import WeakSet
 
-from sandboxfs.api.arguments import can_be_passed_on, check_kind, failures, text_of, texts_of
+from sandboxfs.api.arguments import Words, check_kind, failures, text_of, texts_of
+from sandboxfs.api.block_programs import BlockPrograms, encoded
 from sandboxfs.api.question_feed import (
     Answer,
     AnswerWord,
@@ -35,9 +34,9 @@ from sandboxfs.api.question_feed import (
     note_failure,
     number_of,
 )
-from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxError, TimedOut, UsageError
+from sandboxfs.errors import DaemonLost, NoSuchSandbox, SandboxError, UsageError
 from sandboxfs.policy.config import PolicyRequest
-from sandboxfs.runs.open_run import OpenRun, ProgramRequest, RunOpener
+from sandboxfs.runs.open_run import OpenRun, RunOpener
 from sandboxfs.runs.run import Change, deeds, weaknesses
 from sandboxfs.runs.run_views import (
     NOTHING_SEEN,
@@ -50,7 +49,7 @@ from sandboxfs.runs.run_views import (
     observed,
     variables_of,
 )
-from sandboxfs.runs.running_program import Program, Stream, start_program, streams_of
+from sandboxfs.runs.running_program import Program, Stream
 from sandboxfs.service.events import CallerContext, Unattended
 from sandboxfs.service.questions import OverQuestion, ShownGrant, WaitingQuestion
 from sandboxfs.service.remove import remove_made
@@ -73,7 +72,6 @@ __all__ = [
 
 # What paths that no rule names may be used for.
 _MODES = ("ro", "rw")
-Words = str | os.PathLike[str]
 PIPE, DEVNULL, STDOUT = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
 
 ModeWord = Literal["ro", "rw"]
@@ -153,8 +151,7 @@ class Sandbox:
         self._beginning: RunStart | None = None
         self._environment: dict[str, str] = {}
         self._warnings: list[str] = []
-        self._lock = threading.Lock()
-        self._programs: set[Program] = set()
+        self._programs = BlockPrograms()
         self._feeds: WeakSet[QuestionFeed] = WeakSet()
 
     # All sandboxes
@@ -242,8 +239,7 @@ class Sandbox:
         return self
 
     def _leave_to_parent(self) -> None:
-        # Another thread may have held the lock, and the programs are the parent's to end.
-        self._lock, self._programs = threading.Lock(), set()
+        self._programs.leave_to_parent()
         for feed in list(self._feeds):
             feed.leave_to_parent()
         if self._session is not None:
@@ -270,8 +266,7 @@ class Sandbox:
 
     def close(self) -> None:
         """End the block: programs that still run are ended, and the view goes. May be called twice."""
-        for program in self._running():
-            program.end()
+        self._programs.end()
         for feed in list(self._feeds):
             feed.close()
         opener, session, beginning = self._opener, self._session, self._beginning
@@ -289,10 +284,6 @@ class Sandbox:
             elif seen == NOTHING_SEEN:
                 # A block that left nothing leaves no sandbox.
                 remove_made(session.views)
-
-    def _running(self) -> tuple[Program, ...]:
-        with self._lock:
-            return tuple(self._programs)
 
     @property
     def name(self) -> str:
@@ -340,37 +331,15 @@ class Sandbox:
             check_kind("input", input, str)
         if timeout is not None and not isinstance(timeout, int | float):
             raise UsageError(f"timeout: expected a number of seconds, found {type(timeout).__name__}")
-        with failures("run the program"):
-            data = None if input is None else _encoded(input)
+        data = None if input is None else encoded(input)
         pipe = PIPE if capture_output else None
         streams = (DEVNULL if input is None else PIPE, pipe, pipe)
         with self._asking(on_question):
-            done = self._completed(command, cwd, env, streams, data, timeout)
+            program = self._start(command, cwd, env, streams, terminal=True)
+            done = self._programs.completed(program, data, timeout)
         if check:
             done.check_returncode()
         return done
-
-    def _completed(
-        self,
-        command: Sequence[Words],
-        cwd: Words | None,
-        env: Mapping[str, str] | None,
-        streams: tuple[Stream, Stream, Stream],
-        data: bytes | None,
-        timeout: float | None,
-    ) -> "subprocess.CompletedProcess[str]":
-        program = self._start(command, cwd, env, streams, terminal=True)
-        with self._kept(program), failures("run the program"):
-            try:
-                output = program.communicate(data, timeout)
-            except TimedOut as error:
-                program.kill()
-                raise _timed_out(error, program.communicate()) from error
-            except BaseException:
-                program.kill()
-                raise
-            written = tuple(None if one is None else _decoded(one) for one in output)
-            return subprocess.CompletedProcess(list(program.command), program.wait(), *written)
 
     def popen(
         self,
@@ -411,35 +380,9 @@ class Sandbox:
         *,
         terminal: bool,
     ) -> Program:
-        session = self._opened()
-        if isinstance(command, str | bytes) or not command:
-            raise UsageError(f"expected a program and its arguments, found {command!r}")
-        words = texts_of("command", command)
-        if env is not None:
-            check_kind("env", env, Mapping)
-        request = ProgramRequest(
-            words,
-            session.view.record.workspace if cwd is None else _directory(session, cwd),
-            _given(env or {}),
+        return self._programs.start(
+            self._opened(), command, cwd, env, streams, self._warnings.append, terminal=terminal
         )
-        _check_served(session)
-        with failures("run the program"):
-            program = start_program(
-                session, request, streams_of(*streams), self._warnings.append, terminal=terminal
-            )
-        with self._lock:
-            self._programs = {one for one in self._programs if not one.has_ended} | {program}
-        return program
-
-    @contextmanager
-    def _kept(self, program: Program) -> Iterator[None]:
-        """Know *program* until it has ended, whatever comes."""
-        try:
-            yield
-        finally:
-            program.close()
-            with self._lock:
-                self._programs.discard(program)
 
     # What programs did
 
@@ -641,62 +584,9 @@ class Sandbox:
         return self._beginning
 
 
-def _timed_out(error: TimedOut, output: tuple[bytes | None, bytes | None]) -> TimedOut:
-    written = zip(("stdout", "stderr"), output, strict=True)
-    timeout = error.details["timeout"]
-    return TimedOut(
-        f"the program was ended after {timeout:g} seconds",
-        details={"timeout": timeout} | {name: _decoded(data) for name, data in written if data is not None},
-    )
-
-
-def _decoded(data: bytes) -> str:
-    """Read *data* as `subprocess` reads text, bytes that are none kept as they are."""
-    return io.TextIOWrapper(io.BytesIO(data), errors="surrogateescape").read()
-
-
-def _encoded(text: str) -> bytes:
-    written = io.BytesIO()
-    with io.TextIOWrapper(written, errors="surrogateescape") as stream:
-        stream.write(text)
-        stream.flush()
-        return written.getvalue()
-
-
 def _remove(name: str, environment: Mapping[str, str], *, force: bool) -> None:
     # Imported here: it reviews, which most blocks do without.
     from sandboxfs.service.remove import remove_sandboxes
 
     caller = CallerContext(current_directory(), environment, is_program=True)
     remove_sandboxes([name], caller, Unattended(), lambda _: None, force=force)
-
-
-def _check_served(session: OpenRun) -> None:
-    """Raise `DaemonLost` where a view of *session* is gone: its rules hold nowhere else."""
-    for view in session.views:
-        if not view.is_served:
-            raise DaemonLost(
-                f"sandbox '{view.record.name}' is not served any more: its daemon died, or it was unmounted",
-                hint="its changes are kept; begin another block",
-                details={"name": view.record.name},
-            )
-
-
-def _directory(session: OpenRun, given: Words) -> Path:
-    """Where a program is to start, which it must be able to see."""
-    text = text_of("cwd", given)
-    with failures("use cwd"):
-        path = Path(os.path.realpath(text))
-        seen = session.place(path) is not None and path.is_dir()
-    if not seen:
-        raise UsageError(f"cwd: {os.fspath(given)!r} is no directory of the workspace")
-    return path
-
-
-def _given(variables: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
-    """Check the variables that a program gets besides those of the sandbox."""
-    for name, value in variables.items():
-        texts = isinstance(name, str) and isinstance(value, str | None)
-        if not texts or not name or "=" in name or not can_be_passed_on(f"{name}{value}"):
-            raise UsageError(f"env: bad variable {name!r}")
-    return tuple(variables.items())
