@@ -59,6 +59,13 @@ class Request:
         """Return the argument *key*, which must be text; None when it is missing or null."""
         return None if self.args.get(key) is None else self.text(key)
 
+    def whole_number(self, key: str) -> int:
+        """Return the argument *key*, which must be there and be a whole number."""
+        value = self.args.get(key)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise UsageError(f"'{self.verb}' needs '{key}', a whole number")
+        return value
+
     def flag(self, key: str) -> bool:
         """Return the argument *key*, which must be true or false; false when it is missing."""
         value = self.args.get(key, False)

@@ -159,7 +159,7 @@ class QuestionControl:
         return self._follow(peer)
 
     async def reading(self, request: Request, peer: Peer) -> object:
-        question = self._questions.find(_number(request, "id"))
+        question = self._questions.find(request.whole_number("id"))
         now = trio.current_time()
         if request.flag("over"):
             question.unread(now)
@@ -168,7 +168,7 @@ class QuestionControl:
         return {"question": await self._described(question)}
 
     async def answer(self, request: Request, peer: Peer) -> object:
-        question = self._questions.find(_number(request, "id"))
+        question = self._questions.find(request.whole_number("id"))
         described = await self._described(question)
         answer = _answer_in(request, question, peer)
         # Another answer may have come meanwhile: then this one is refused.
@@ -186,7 +186,7 @@ class QuestionControl:
         if request.flag("all"):
             numbers = {standing.grant.number for standing in self._questions.grants.in_force()}
         else:
-            numbers = {_number(request, "id")}
+            numbers = {request.whole_number("id")}
         gone = self._questions.grants.revoke(numbers)
         await self._drop_pages()
         await self._widenings.settled()
@@ -421,13 +421,6 @@ def _kept(kept: KeptGrant | None) -> dict[str, object] | None:
     if kept is None or kept.source is None:
         return None
     return {"file": kept.source.file, "line": kept.source.line}
-
-
-def _number(request: Request, key: str) -> int:
-    value = request.args.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"'{request.verb}' needs '{key}', a whole number")
-    return value
 
 
 def _path(path: str) -> dict[str, object]:

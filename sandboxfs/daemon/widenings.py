@@ -463,8 +463,8 @@ class Widenings:
             run.answered.set()
 
     def widened(self, request: Request, peer: Peer) -> object:
-        run = self._runs.get(_number(request, "run"))
-        if run is None or run.told != _number(request, "id"):
+        run = self._runs.get(request.whole_number("run"))
+        if run is None or run.told != request.whole_number("id"):
             raise UsageError("nothing of that number is to be shown")
         run.problem = request.optional_text("problem")
         run.answered.set()
@@ -493,13 +493,6 @@ class Widenings:
 
 def _exe(line: list[ProgramSeen]) -> str | None:
     return line[0].exe if line else None
-
-
-def _number(request: Request, key: str) -> int:
-    value = request.args.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"'{request.verb}' needs '{key}', a whole number")
-    return value
 
 
 def _parse(line: bytes) -> tuple[str, Mode, str | None]:
