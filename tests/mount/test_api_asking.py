@@ -19,6 +19,7 @@ from sandboxfs import (
     AsyncSandbox,
     DaemonLost,
     OverQuestion,
+    QuestionFeed,
     Sandbox,
     TimedOut,
     UsageError,
@@ -142,16 +143,31 @@ def test_a_function_answers_while_a_program_runs(workspace: Path) -> None:
         assert sandbox.run(["cat", ".env"], capture_output=True).returncode == 1
 
 
-def test_what_a_function_raises_answers_nothing_and_is_raised_in_the_end(workspace: Path) -> None:
-    def fail(question: WaitingQuestion) -> Answer | None:
+class Failing:
+    """A function that raises for every question."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def __call__(self, question: WaitingQuestion) -> None:
+        self.asked.set()
         raise LookupError(question.path)
 
+    def allow_afterwards(self, feed: QuestionFeed) -> None:
+        """Allow the first question of *feed*; an answer that came earlier would leave nothing to ask here."""
+        question = _first(feed)
+        assert self.asked.wait(runs.PATIENCE)
+        feed.answer(question, "allow")
+
+
+def test_what_a_function_raises_answers_nothing_and_is_raised_in_the_end(workspace: Path) -> None:
+    failing = Failing()
     with asking(workspace) as sandbox:
         with sandbox.follow() as feed:
-            thread = threading.Thread(target=lambda: feed.answer(_first(feed), "allow"))
+            thread = threading.Thread(target=failing.allow_afterwards, args=(feed,))
             thread.start()
             with pytest.raises(LookupError, match=r"\.env"):
-                sandbox.run(["sh", "-c", "cat .env > copy"], on_question=fail)
+                sandbox.run(["sh", "-c", "cat .env > copy"], on_question=failing)
             thread.join()
         assert (sandbox.view / "copy").read_text() == "SECRET=1\n"
 
@@ -172,13 +188,11 @@ def test_what_a_function_leaves_alone_others_answer(workspace: Path) -> None:
 def test_the_function_of_a_started_program_ends_with_it_and_its_failure_is_logged(
     workspace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(question: WaitingQuestion) -> Answer | None:
-        raise LookupError(question.path)
-
+    failing = Failing()
     with asking(workspace) as sandbox:
         with sandbox.follow() as feed:
-            program = sandbox.popen(["cat", ".env"], stdout=PIPE, on_question=fail)
-            feed.answer(_first(feed), "allow")
+            program = sandbox.popen(["cat", ".env"], stdout=PIPE, on_question=failing)
+            failing.allow_afterwards(feed)
             assert program.communicate()[0] == b"SECRET=1\n"
         soon(lambda: "on_question failed" in caplog.text)
         assert caplog.records[-1].levelno == logging.ERROR
@@ -200,7 +214,7 @@ def test_a_function_that_never_answers_does_not_keep_a_program_from_its_time_lim
             raise LookupError(question.path)
 
         with pytest.raises(TimedOut) as late:
-            sandbox.run(["cat", ".env"], timeout=1, on_question=fail)
+            sandbox.run(["cat", ".env"], timeout=4, on_question=fail)
         assert late.value.__notes__ == ["on_question failed besides: LookupError: .env"]
 
 
